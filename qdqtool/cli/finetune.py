@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="equalize channels before the first step (default auto: if that reduces the loss)",
     )
-    how_long = ("steps", "max_minutes", "grad_accum", "workers")
+    how_long = ("steps", "epochs", "max_minutes", "grad_accum", "workers")
     add_options(parser, RunOptions, only=how_long)
     add_options(parser, Schedule)
     how = group_named(parser, "how")

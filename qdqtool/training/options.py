@@ -212,16 +212,18 @@ class RunOptions:
     """How long it goes on, and what is kept of it.
 
     Attributes:
-        steps: updates in all; None for as many as `max_minutes` allow, at most `MOST_STEPS`.
-        most_epochs: how often each sample is seen at most where `steps` is None, in place of `MOST_STEPS`; None for
+        steps: updates in all; None for `epochs`, else as many as `max_minutes` allow, at most `MOST_STEPS`.
+        epochs: how often each sample is seen; None for `steps`.
+        most_epochs: how often each sample is seen at most where neither is given, in place of `MOST_STEPS`; None for
             what serves a model with Q/DQ.
-        max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where `steps` is None, else any.
+        max_minutes: CPU minutes, of all threads, after which it ends; None for 5 where neither is given, else any.
         grad_accum: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
             data leave time over. With workers, of each of them.
         workers: processes that share the batches of an update; see `reducers.py`. In Python, a launcher starts them.
         reducer: how they exchange gradients.
         schedule: course of the rate.
         evaluate_every: None for a twentieth of the run, more where measuring costs much.
+        keep: checkpoints that stay in the folder that `checkpoint` names; None where it names a file.
         patience: measurements without a gain after which it ends; 0 for no such end.
         threads: of onnxruntime inside one operator.
         progress: whether a bar is drawn on stderr; None draws one where stderr is a terminal.
@@ -234,11 +236,15 @@ class RunOptions:
         metavar="N",
         read=int,
         group=HOW_LONG,
+        one_of="length",
+    )
+    epochs: int | None = option(
+        None, "--epochs", "times that each sample is seen", metavar="N", read=int, group=HOW_LONG, one_of="length"
     )
     max_minutes: float | None = option(
         None,
         "--max-minutes",
-        "CPU minutes at most (default 5 without --steps)",
+        "CPU minutes at most (default 5 without --steps and --epochs)",
         metavar="M",
         read=float,
         group=HOW_LONG,
@@ -289,7 +295,15 @@ class RunOptions:
         read=int,
         group=_KEEPING,
     )
-    resume: bool = option(False, "--resume", "continue from --checkpoint, if the file exists", group=_KEEPING)
+    keep: int | None = option(
+        None,
+        "--keep",
+        "F is a folder: leave the newest N checkpoints there, also when the model is written",
+        metavar="N",
+        read=int,
+        group=_KEEPING,
+    )
+    resume: bool = option(False, "--resume", "continue from --checkpoint, if there is one", group=_KEEPING)
     keep_checkpoint: bool = option(
         False, "--keep-checkpoint", "do not remove F when the model is written", group=_KEEPING
     )
@@ -305,8 +319,17 @@ class RunOptions:
             QdqError: one of them, named.
         """
         self.schedule.check()
-        counts = (("--steps", self.steps), ("--grad-accum", self.grad_accum), ("--evaluate-every", self.evaluate_every))
-        for name, value in (*counts, ("--checkpoint-every", self.checkpoint_every)):
+        if self.steps is not None and self.epochs is not None:
+            raise QdqError("--epochs", "cannot be combined with --steps: both set the length", "give one of them")
+        counts = (
+            ("--steps", self.steps),
+            ("--epochs", self.epochs),
+            ("--keep", self.keep),
+            ("--grad-accum", self.grad_accum),
+            ("--evaluate-every", self.evaluate_every),
+            ("--checkpoint-every", self.checkpoint_every),
+        )
+        for name, value in counts:
             if value is not None and not 1 <= value <= _MOST:
                 raise QdqError(name, f"{value} is not a valid number", f"give 1 to {_MOST}")
         check_threads("--threads", self.threads)
@@ -319,6 +342,8 @@ class RunOptions:
             _check_number("--max-minutes", self.max_minutes, "more than 0", self.max_minutes > 0)
         if self.keep_checkpoint and self.checkpoint is None:
             raise QdqError("--keep-checkpoint", "keeps a checkpoint, and none is named", "give --checkpoint F")
+        if self.keep is not None and self.checkpoint is None:
+            raise QdqError("--keep", "is for a folder of checkpoints, and none is named", "give --checkpoint DIR")
         if self.resume and self.checkpoint is None:
             raise QdqError("--resume", "continues from a checkpoint, and none is named", "give --checkpoint F")
 
@@ -326,7 +351,7 @@ class RunOptions:
     def seconds(self) -> float | None:
         """CPU seconds after which it ends; None for any."""
         if self.max_minutes is None:
-            return None if self.steps is not None else MAX_MINUTES * 60
+            return MAX_MINUTES * 60 if self.steps is None and self.epochs is None else None
         return self.max_minutes * 60
 
 
@@ -420,6 +445,7 @@ class TrainingOptions:
             raise QdqError("--ranges ema", "cannot be combined with --blocks", "choose fixed or learn")
         run = self.run
         given = (
+            ("--epochs", run.epochs),
             ("--max-minutes", run.max_minutes),
             ("--grad-accum", run.grad_accum),
             ("--evaluate-every", run.evaluate_every),

@@ -41,6 +41,8 @@ def _steps(training: TrainingRun, batches: Batches, run: RunOptions, workers: in
     asked = run.grad_accum or 1
     if run.steps is not None:
         return run.steps, asked
+    if run.epochs is not None:
+        return -(-run.epochs * batches.count // (batches.batch * asked * workers)), asked
     most = _most_steps(batches, run, batches.batch * asked * workers)
     if run.seconds is None:
         return most, asked

@@ -24,7 +24,8 @@ class Schedule:
     Attributes:
         shape: one of `SHAPES`, or ``step=30:60:80[,factor=0.1]``: times the factor at each of these percents of
             the run. soft-start is TAO's soft-start annealing.
-        warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape.
+        warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape; soft-start rises
+            by itself.
         soft_start: for soft-start, the part over which the rate rises from `min_lr_ratio`, evenly in its logarithm.
         annealing: for soft-start, the part after which it falls back to `min_lr_ratio` in the same way.
         min_lr_ratio: factor that the shape ends at (and soft-start begins at); steps do not use it.
@@ -38,7 +39,12 @@ class Schedule:
         group=HOW_LONG,
     )
     warmup: float = option(
-        0.05, "--warmup", "share of the run with a rising learning rate", metavar="P", read=float, group=HOW_LONG
+        0.05,
+        "--warmup",
+        "share of the run with a rising learning rate; soft-start has its own",
+        metavar="P",
+        read=float,
+        group=HOW_LONG,
     )
     soft_start: float = option(
         0.1,
@@ -91,6 +97,8 @@ class Schedule:
 
     def rising(self, step: int, total: int, most: int | None = None) -> float:
         """The warm-up's part of the factor, 1 at most."""
+        if self.shape == "soft-start" and most is None:
+            return 1.0
         length = math.ceil(self.warmup * total)
         return min((step + 1) / max(length if most is None else min(length, most), 1), 1.0)
 

@@ -58,6 +58,26 @@ class Saved:
     arrays: Mapping[str, npt.NDArray[np.float32]]
 
 
+def newest_state(folder: Path) -> Path | None:
+    """The checkpoint of the last step in a folder of `keep_state`; None where there is none."""
+    return max(folder.glob("step-*.npz"), default=None)
+
+
+def keep_state(saved: Saved, folder: Path, step: int, keep: int) -> None:
+    """Write a checkpoint into a folder, and remove all but the newest; one is there at any time.
+
+    Raises:
+        QdqError: the folder or the file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QdqError(folder, f"cannot be made ({error.strerror})", "give --checkpoint another folder") from error
+    write_state(saved, folder / f"step-{step:010}.npz")
+    for old in sorted(folder.glob("step-*.npz"))[:-keep]:
+        old.unlink(missing_ok=True)
+
+
 def write_state(saved: Saved, path: Path) -> None:
     """Write a checkpoint, whole or not at all.
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from qdqtool.display import counted
 from qdqtool.training.batches import Batches
 from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
-from qdqtool.training.options import TrainingOptions
+from qdqtool.training.options import RunOptions, TrainingOptions
 from qdqtool.training.reducers import Reducer
 from qdqtool.training.run_length import choose_length, with_steps
-from qdqtool.training.state import Saved, TrainingIdentity, open_state, write_state
+from qdqtool.training.state import Saved, TrainingIdentity, keep_state, newest_state, open_state, write_state
 from qdqtool.training.step_gradients import StepGradients
 from qdqtool.training.training_run import TrainingRun
 
@@ -76,7 +75,8 @@ def _trained(
     """What one process does, or rank 0 of several."""
     run, workers, notes = options.run, 1 if reducer is None else reducer.size, list[str]()
     path = run.checkpoint
-    saved = None if path is None or identity is None else open_state(path, identity, resume=run.resume)
+    there = newest_state(path) if path is not None and run.keep is not None else path
+    saved = None if there is None or identity is None else open_state(there, identity, resume=run.resume)
     if saved:
         length = with_steps(int(saved.facts["steps"]), int(saved.facts["accumulate"]), batches, run, workers)
         before = int(saved.facts.get("workers", 1))
@@ -86,7 +86,7 @@ def _trained(
     else:
         length = choose_length(training, batches, run, workers)
     plan = {"steps": length.steps, "accumulate": length.grad_accum} | ({"workers": workers} if workers > 1 else {})
-    keep = None if path is None or identity is None else partial(_keep, path, identity, plan)
+    keep = None if path is None or identity is None else partial(_keep, run, identity, plan)
     done = int(saved.facts["progress"]["step"]) if saved else 0
     if reducer is not None:
         _share(reducer, {"accumulate": length.grad_accum})
@@ -124,10 +124,15 @@ def _share(reducer: Reducer, facts: Mapping[str, Any] | None = None) -> Any:
 
 
 def _keep(
-    path: Path,
+    run: RunOptions,
     identity: TrainingIdentity,
     plan: Mapping[str, int],
     progress: Mapping[str, Any],
     arrays: Mapping[str, Any],
 ) -> None:
-    write_state(Saved(identity, {**plan, "progress": dict(progress)}, arrays), path)
+    saved = Saved(identity, {**plan, "progress": dict(progress)}, arrays)
+    assert run.checkpoint is not None
+    if run.keep is None:
+        write_state(saved, run.checkpoint)
+    else:
+        keep_state(saved, run.checkpoint, int(progress["step"]), run.keep)

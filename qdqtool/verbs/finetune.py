@@ -191,7 +191,8 @@ def _train_opened(
     else:
         given = give_typed(proto, opened, target, types)
     owner = reducer is None or not reducer.rank
-    if options.run.checkpoint is not None and not options.run.keep_checkpoint and owner:  # its work is in the model now
+    kept = options.run.keep_checkpoint or options.run.keep is not None
+    if options.run.checkpoint is not None and not kept and owner:  # its work is in the model now
         options.run.checkpoint.unlink(missing_ok=True)
     if reducer is not None:
         reducer.broadcast(np.zeros(1))  # the file is there on all ranks
@@ -296,7 +297,8 @@ class _FinetuneJob:
 
 def _check_places(opened: Model, data: Data, options: FinetuneOptions, target: Path | None) -> None:
     """Refuse places that would do harm before anything is done."""
-    outputs = {"the model": target, "--checkpoint": options.run.checkpoint, "--log": options.run.log}
+    checkpoint = None if options.run.keep is not None else options.run.checkpoint
+    outputs = {"the model": target, "--checkpoint": checkpoint, "--log": options.run.log}
     named: list[object] = [data, options.teacher, options.loss.script]
     if options.task is not None:
         named += [options.task.data, options.task.labels, options.task.options.names]
@@ -399,7 +401,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     other = "" if teacher is None else sha256_of_model(teacher.proto)
     data = job.loader.fingerprint if job.loader.origin is not None else ""
     options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "keep_checkpoint", "log", "progress"}
-    free |= {"workers", "reducer"}
+    free |= {"workers", "reducer", "keep", *(["epochs"] if options.run.epochs is None else [])}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}

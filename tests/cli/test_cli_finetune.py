@@ -120,6 +120,9 @@ def test_options_reach_the_training(placed: Path, capsys: pytest.CaptureFixture[
     ("words", "reported"),
     [
         (["--steps", 0], "--steps: 0 is not a valid number"),
+        (["--epochs", 0], "--epochs: 0 is not a valid number"),
+        (["--keep", 2], "--keep: is for a folder of checkpoints, and none is named"),
+        (["--loss-scale", 8], "--loss-scale: is for half precision"),
         (["--lr", 0], "--lr: 0 is not more than 0"),
         (["--l2", -1], "--l2: -1 is not 0 or more"),
         (["--schedule", "cosin"], "--schedule: 'cosin' is not one; choose one of cosine"),

@@ -108,3 +108,10 @@ def test_about_twenty_measurements_where_they_cost_no_more_than_a_tenth(
 ) -> None:
     found = with_steps(steps, grad_accum, Data(held), RunOptions(evaluate_every=asked))  # type: ignore[arg-type]
     assert found == Length(steps, grad_accum, every)
+
+
+@pytest.mark.parametrize(("workers", "steps"), [(1, 84), (2, 42), (3, 28)])
+def test_epochs_are_steps_of_so_many_samples(clock: SimpleNamespace, workers: int, steps: int) -> None:
+    run = RunOptions(epochs=5, grad_accum=3)
+    assert run.seconds is None
+    assert choose_length(None, Data(count=100, batch=2), run, workers).steps == steps  # type: ignore[arg-type]

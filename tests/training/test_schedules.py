@@ -38,6 +38,10 @@ def test_soft_start_rises_and_falls_evenly_in_the_logarithm() -> None:
     assert factors[1000] == pytest.approx(0.01)
 
 
+def test_soft_start_has_no_second_warm_up() -> None:
+    assert course(Schedule("soft-start", warmup=0.3)) == course(Schedule("soft-start", warmup=0))
+
+
 def test_soft_start_of_no_length() -> None:
     assert Schedule("soft-start", warmup=0, soft_start=0.0).factor(0, 10) == 1
 
@@ -56,7 +60,7 @@ def test_warmup_rises_on_top_of_steps() -> None:
     assert Schedule("step=5,factor=.5", warmup=0.1).factor(5, 100) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "soft-start"])
 def test_warmup_rises_on_top(shape: str) -> None:
     plain, warm = Schedule(shape, warmup=0), Schedule(shape, warmup=0.1)
     assert warm.factor(0, 100) == pytest.approx(plain.factor(0, 100) / 10)

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.training.state import Saved, TrainingIdentity, open_state, read_state, write_state
+from qdqtool.training.state import (
+    Saved,
+    TrainingIdentity,
+    keep_state,
+    newest_state,
+    open_state,
+    read_state,
+    write_state,
+)
 
 ME = TrainingIdentity("m", "d", "", "{}")
 SAVED = Saved(
@@ -93,3 +101,16 @@ def test_arrays_of_another_type_are_refused(tmp_path: Path) -> None:
     write_state(replace(SAVED, arrays={"vector": np.zeros(2)}), path)  # type: ignore[dict-item]
     with pytest.raises(QdqError, match="not float32"):
         read_state(path)
+
+
+def test_a_folder_holds_the_newest(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    assert newest_state(folder) is None
+    for step in (0, 5, 50, 1000):
+        keep_state(replace(SAVED, facts={"at": step}), folder, step, 2)
+    assert sorted(one.name for one in folder.iterdir()) == ["step-0000000050.npz", "step-0000001000.npz"]
+    newest = newest_state(folder)
+    assert newest is not None and read_state(newest).facts == {"at": 1000}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QdqError, match="cannot be made"):
+        keep_state(SAVED, tmp_path / "file" / "c", 0, 1)

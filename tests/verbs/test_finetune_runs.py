@@ -166,6 +166,21 @@ def test_kill_9_and_resume_end_with_the_same_bytes(folder: Path) -> None:
     assert not (folder / "killed.ck").exists()
 
 
+def test_a_run_goes_on_from_the_newest_checkpoint_of_a_folder(folder: Path) -> None:
+    kept = folder / "kept"
+    whole = tune(folder, "undisturbed.onnx", steps=20)
+    often = {"checkpoint": kept, "keep": 2, "checkpoint_every": 5, "steps": 20}
+    tune(folder, "kept.onnx", **often)
+    names = [f"step-{step:010}.npz" for step in (15, 20)]
+    assert sorted(one.name for one in kept.iterdir()) == names, "they stay"
+    (kept / names[1]).unlink()
+    with pytest.raises(QdqError, match="continue it with --resume"):
+        tune(folder, "resumed.onnx", **often)
+    tune(folder, "resumed.onnx", resume=True, **often)
+    for name in ("kept.onnx", "resumed.onnx"):
+        assert (folder / name).read_bytes() == whole.model.read_bytes()
+
+
 def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
     path = folder / "other.ck"
 

@@ -147,13 +147,11 @@ def _shape_hint(spec: LabelSpec) -> str:
 # ---------------------------------------------------------------------- kinds
 
 
-def _plain(
-    formula: Callable[[LossValue, LossValue], LossValue], highest: float | None = None
-) -> Callable[..., LossValue]:
+def _plain(formula: Callable[[LossValue, LossValue], LossValue]) -> Callable[..., LossValue]:
     """A term whose targets have the output's shape."""
 
     def term(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
-        return formula(s, inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where, None, highest)))
+        return formula(s, inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where)))
 
     return term
 
@@ -168,7 +166,12 @@ def _classes(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> tup
 
 def _cross_entropy(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     numbers, axis = _classes(s, inputs, label, where)
-    return terms.cross_entropy(s, numbers, axis)
+    return terms.cross_entropy(s, numbers, axis, label.numbers.get("smoothing", 0.0))
+
+
+def _binary_cross_entropy(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
+    y = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where, None, 1.0))
+    return terms.binary_cross_entropy(s, y, label.numbers.get("smoothing", 0.0))
 
 
 def _focal(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
@@ -199,7 +202,7 @@ _TERMS: Mapping[str, Callable[..., LossValue]] = {
     "ce": _cross_entropy,
     "focal": _focal,
     "sigmoid-focal": _sigmoid_focal,
-    "bce": _plain(terms.binary_cross_entropy, 1.0),
+    "bce": _binary_cross_entropy,
     "smooth-l1": _smooth_l1,
     "smooth-l1-mask": _smooth_l1_mask,
     "mse": _plain(terms.mean_square),

@@ -12,16 +12,16 @@ from qdqtool.errors import QdqError
 from qdqtool.options import option
 
 LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
-    "ce": ("axis",),
+    "ce": ("axis", "smoothing"),
     "focal": ("gamma", "alpha", "axis"),
     "sigmoid-focal": ("gamma", "alpha"),
-    "bce": (),
+    "bce": ("smoothing",),
     "smooth-l1": ("beta",),
     "smooth-l1-mask": ("beta",),
     "mse": (),
     "l1": (),
 }
-"""Kinds of `--label` and the names of the numbers that may stand after their `=`, in order."""
+"""Kinds of `--label` and the names of the numbers that may stand after their `=`, in order or as NAME=NUMBER."""
 
 DISTILL_KINDS: Mapping[str, tuple[str, ...]] = {"L1": (), "L2": (), "KL": ("temperature", "axis"), "COS": ("axis",)}
 """The same of `--distill`; L1, L2 and KL are TAO's criteria."""
@@ -180,7 +180,12 @@ def _kind(where: str, word: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[
     if len(given) > len(names):
         takes = f"takes {', '.join(names)} after its =" if names else "takes no numbers"
         raise QdqError(where, f"{kind} {takes}, not {text!r}", "leave them out for the defaults")
-    numbers = {name: _number(where, value, name) for name, value in zip(names, given, strict=False)}
+    numbers: dict[str, float] = {}
+    for place, value in enumerate(given):
+        name, named, number = value.rpartition("=")
+        if named and name not in names:
+            raise QdqError(where, f"{kind} takes no {name}{nearest(name, names)}", f"it takes {', '.join(names)}")
+        numbers[name or names[place]] = _number(where, number, name or names[place])
     _check_numbers(where, numbers)
     return kind, numbers
 
@@ -192,9 +197,11 @@ def _check_numbers(where: str, numbers: Mapping[str, float]) -> None:
             "axis": value == int(value),
             "gamma": value == 0 or value >= 1,  # between, the gradient is infinite where a prediction is perfect
             "alpha": 0 < value < 1,
+            "smoothing": 0 <= value < 1,
         }.get(name, value > 0)
         if not fine:
             wanted = {"axis": "a whole number", "gamma": "0, or 1 and more", "alpha": "between 0 and 1"}
+            wanted["smoothing"] = "from 0 to below 1"
             raise QdqError(where, f"{name} {value:g} is not {wanted.get(name, 'above 0')}", "give another")
 
 

@@ -70,10 +70,15 @@ def _counting(y: LossValue) -> tuple[LossValue, LossValue]:
     return nodes.op("Max", y, 0.0), counts
 
 
-def binary_cross_entropy(x: LossValue, y: LossValue) -> LossValue:
-    """mean(softplus(x) - x * y) over the targets that are not negative; x are logits, y lie in [0, 1]."""
+def binary_cross_entropy(x: LossValue, y: LossValue, smoothing: float = 0.0) -> LossValue:
+    """mean(softplus(x) - x * y) over the targets that are not negative; x are logits, y lie in [0, 1].
+
+    With smoothing s the targets are (1 - s) y + s / 2.
+    """
     x = x.nodes.logits(x, "Sigmoid", "binary cross-entropy")
     y, counts = _counting(y)
+    if smoothing:
+        y = y * (1.0 - smoothing) + 0.5 * smoothing
     return ((softplus(x) - x * y) * counts).sum() / x.nodes.op("Max", counts.sum(), 1.0)
 
 
@@ -102,12 +107,20 @@ def one_hot(labels: LossValue, classes: int, axis: int) -> LossValue:
     return nodes.op("Equal", labels.unsqueeze(axis), numbers).as_float()
 
 
-def cross_entropy(x: LossValue, labels: LossValue, axis: int) -> LossValue:
-    """mean(-log softmax(x)[label]) over the labels that are not negative; x are logits with classes on `axis`."""
+def cross_entropy(x: LossValue, labels: LossValue, axis: int, smoothing: float = 0.0) -> LossValue:
+    """mean(-log softmax(x)[label]) over the labels that are not negative; x are logits with classes on `axis`.
+
+    With smoothing s the target is 1 - s at the label plus s / classes everywhere (Szegedy 2016), as in Keras and
+    PyTorch.
+    """
     nodes = x.nodes
     x = nodes.logits(x, "Softmax", "cross-entropy", axis)
     hot = one_hot(labels, x.shape[axis], axis)
-    chosen = (nodes.op("LogSoftmax", x, axis=axis) * hot).sum()
+    targets = hot
+    if smoothing:
+        counts = hot.sum_over(axis).unsqueeze(axis)
+        targets = hot * (1.0 - smoothing) + counts * (smoothing / x.shape[axis])
+    chosen = (nodes.op("LogSoftmax", x, axis=axis) * targets).sum()
     return -(chosen / nodes.op("Max", hot.sum(), 1.0))
 
 

@@ -175,6 +175,29 @@ def test_values_and_gradients_are_those_of_pytorch(
     np.testing.assert_allclose(by_first.reshape(-1), gradient, atol=2e-6)
 
 
+SMOOTHED = [
+    (terms.binary_cross_entropy, Y, 1.11639252, [-0.09, 0.114492, 0.0, 0.166159, -0.102435, 0.125836]),
+    (terms.cross_entropy, [2, 0], 1.23406827, [0.149083, 0.256608, -0.405691, -0.107446, 0.0211949, 0.0862516]),
+]
+
+
+@pytest.mark.parametrize(("formula", "other", "value", "gradient"), SMOOTHED, ids=["bce", "ce"])
+def test_label_smoothing_is_that_of_pytorch(
+    formula: Callable[..., LossValue], other: Any, value: float, gradient: list[float]
+) -> None:
+    how: dict[str, Any] = {"smoothing": 0.1} | ({"axis": 1} if formula is terms.cross_entropy else {})
+    found, by_first = value_and_gradient(functools.partial(formula, **how), A, np.array(other))
+    assert found == pytest.approx(value, rel=1e-6)
+    np.testing.assert_allclose(by_first.reshape(-1), gradient, atol=2e-6)
+
+
+def test_smoothing_leaves_out_what_has_no_label() -> None:
+    smoothed = functools.partial(terms.cross_entropy, axis=1, smoothing=0.1)
+    whole, _ = value_and_gradient(smoothed, A[:1], np.array([2]))
+    found, by_first = value_and_gradient(smoothed, A, np.array([2, -1]))
+    assert found == pytest.approx(whole) and not by_first[1].any()
+
+
 @pytest.mark.parametrize("opset", [13, 18, 21])
 def test_the_opset_makes_no_difference(opset: int) -> None:
     found = term_value(lambda s, y: terms.softmax_focal(s, y, 2), opset, s=S, y=CLASSES)
