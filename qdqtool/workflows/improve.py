@@ -31,6 +31,8 @@ from qdqtool.deploying.improvements import (
     with_rest,
 )
 from qdqtool.deploying.target import DeployTarget, Kind
+from qdqtool.diagnosis.cause import LossCauses
+from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
@@ -62,6 +64,7 @@ from qdqtool.workflows.improve_result import Bought, ImproveResult
 from qdqtool.workflows.judge import Judges, target_of_candidate
 
 _BLAMED = 5
+_DIAGNOSED = 32  # samples
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 _ALL = 2  # the job that calibrates by all samples, after those of the halves
 # They end the search sooner or are told; what is made and measured is the same without them.
@@ -156,6 +159,7 @@ class _Improvement:
         self._beat.begin(f"{GIVEN.name}: linting")
         self._pairs = pairs_of(self._given)
         faults, self._refused = faults_of(self._given, self._plain, self._pairs, self._target)
+        self._causes = self._diagnosed()
         self._try(Attempt(GIVEN))
         stages = stages_of(self._options.effort)
         for number, stage in enumerate(stages):
@@ -170,6 +174,19 @@ class _Improvement:
                     continue  # training leaves pairs where they are
                 if one.without_float is None or self._keeps_more_in_float(one):
                     self._try(with_rest(one, self._rest))
+
+    def _diagnosed(self) -> LossCauses | None:
+        """Why the model as given loses; None where that cannot be measured."""
+        self._beat.begin(f"{GIVEN.name}: looking for the cause")
+        job = self._jobs[_ALL]
+        how = replace(job.data_options, limit=_DIAGNOSED)
+        target, version = self._target.kind, self._options.trt_version
+        options = DiagnosisOptions(target, version, how, provider=job.provider, progress=False)
+        try:
+            return diagnose(open_model(self._given), job.data, options, source=open_model(self._plain))
+        except QdqError as error:
+            self.notes.append(f"the cause was not looked for: {error.line()}")
+            return None
 
     def _is_shown(self, tried: _Tried) -> bool:
         loss = tried.trial.loss
@@ -308,6 +325,7 @@ class _Improvement:
             meets and is_shown(loss, self._most, count),
             judge.beside,
             independent=self._options.eval_data is not None,
+            causes=self._causes,
         )
 
     def _whole(self, name: str) -> ResampledFigure:

@@ -12,6 +12,7 @@ from qdqtool.deploying.choice import CandidateTrial, figure_json, loss_in_words
 from qdqtool.display import Cells, Displayed, counted, table
 
 if TYPE_CHECKING:
+    from qdqtool.diagnosis.cause import LossCauses
     from qdqtool.evaluation.metrics import Figure
 
 _NAMED = 12  # operators that a line names
@@ -58,6 +59,7 @@ class ImproveResult(Displayed):
         shown: whether the samples show that the loss lies within `max_loss`, with 95 %.
         beside: what candidates were measured by beside the metric; "" where nothing was.
         independent: whether `loss` is of separate data.
+        causes: why the model as given loses; None where that could not be measured.
     """
 
     model: Path
@@ -82,6 +84,7 @@ class ImproveResult(Displayed):
     shown: bool = False
     beside: str = ""
     independent: bool = False
+    causes: LossCauses | None = None
 
     def headline(self) -> str:
         """What was written, and what it loses."""
@@ -95,6 +98,7 @@ class ImproveResult(Displayed):
         """What `qdqtool improve` prints."""
         half = "each judged by a model that others calibrated"
         lines = [
+            *([] if self.causes is None else [self.causes.headline()]),
             *self.notes,
             *self._refused(),
             f"losses of {self.chosen_by}, on {counted(self.samples['choose'], 'sample')}, {half}:",
@@ -191,6 +195,7 @@ class ImproveResult(Displayed):
             "metric": self.metric,
             "chosen_by": self.chosen_by,
             "beside": self.beside or None,
+            "causes": None if self.causes is None else self.causes.to_json(),
             "max_loss": self.max_loss,
             "met": self.meets,
             "shown": self.shown,

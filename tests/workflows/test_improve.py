@@ -80,8 +80,14 @@ def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> Non
     assert result.meets and result.metric.startswith("fidelity")
     assert has_qdq(GraphView(onnx.load(tmp_path / "out.onnx").graph))
     assert result.samples == {"calibrate": 48, "choose": 48, "report": 48}, "every sample has a part in all of it"
+    assert result.causes is not None and result.causes.causes[0].name == "preprocessing", "the input is clipped"
     text = "\n".join(result.summary())
-    assert "as given" in text and "bought" in text and f"wrote {tmp_path / 'out.onnx'}: {best.candidate.name}" in text
+    assert (
+        text.startswith("likely cause: preprocessing: ")
+        and "as given" in text
+        and "bought" in text
+        and f"wrote {tmp_path / 'out.onnx'}: {best.candidate.name}" in text
+    )
 
 
 def test_it_stops_where_samples_show_that_it_is_enough(
