@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import RULES, read_toml
@@ -30,17 +31,27 @@ class NumberFormat:
 
     Attributes:
         name: the row's name, such as "int8".
+        title: as people write it, such as "INT8".
         element: name of the ONNX element type of codes and zero point.
         lowest, largest: the codes there are.
+        bits: of a code.
+        written: whether `insert` writes it; else it is read and judged only.
+        sm: the first compute capability whose Tensor Cores take it, such as 89; 0 for any.
+        since: the first TensorRT that has it, major and minor.
         opset: the first ONNX opset that has its Q/DQ.
         per_channel: roles ("activation", "weight") of tensors that may have one scale per channel.
         cache: whether a calibration cache holds its scales.
     """
 
     name: str
+    title: str
     element: str
     lowest: int
     largest: int
+    bits: int
+    written: bool
+    sm: int
+    since: tuple[int, int]
     opset: int
     per_channel: tuple[str, ...]
     cache: bool
@@ -56,9 +67,14 @@ class NumberFormat:
         return -self.largest, self.largest
 
     @property
+    def element_type(self) -> int:
+        """The element type of codes and zero points, a code of TensorProto."""
+        return int(onnx.TensorProto.DataType.Value(self.element))
+
+    @property
     def dtype(self) -> np.dtype[np.generic]:
         """The NumPy type of codes and zero points."""
-        return np.dtype(self.element.lower())
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.element_type))
 
     def scale_of(self, amax: npt.NDArray[np.float32] | np.float32 | float) -> npt.NDArray[np.float32]:
         """`float32(amax) / float32(largest)`: the scale at which a clipping value has the largest code."""
@@ -86,7 +102,8 @@ def number_formats() -> dict[str, NumberFormat]:
     found = {}
     for row in read_toml(path, RULES)["format"]:
         values = {name: row[name] for name in names}
-        found[row["name"]] = NumberFormat(**{**values, "per_channel": tuple(row["per_channel"])})
+        lists = {name: tuple(row[name]) for name in ("per_channel", "since")}
+        found[row["name"]] = NumberFormat(**{**values, **lists})
     return found
 
 
@@ -102,4 +119,14 @@ def number_format(name: str) -> NumberFormat:
     return formats[name]
 
 
-INT8 = number_format("int8")
+@cache
+def format_of_element(element_type: int) -> NumberFormat | None:
+    """The format whose codes have an element type, a code of TensorProto; None where no row has it.
+
+    UINT8 is INT8: a zero point of 0 or 128 makes TensorRT read the same steps.
+    """
+    code = onnx.TensorProto.INT8 if element_type == onnx.TensorProto.UINT8 else element_type
+    return next((row for row in number_formats().values() if row.element_type == code), None)
+
+
+INT8, FP8, INT4, FP4 = map(number_format, ("int8", "fp8", "int4", "fp4"))

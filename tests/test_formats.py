@@ -63,9 +63,14 @@ def narrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NumberFo
     row = """
 [[format]]
 name = "narrow"
+title = "INT8 to 15"
 element = "INT8"
 lowest = -15
 largest = 15
+bits = 8
+written = true
+sm = 0
+since = [5, 0]
 opset = 13
 per_channel = ["weight"]
 cache = false

@@ -229,7 +229,7 @@ def heads(found: Evidence) -> Iterator[Suspect]:
 
 def attentions(found: Evidence) -> Iterator[Suspect]:
     """Attentions of which some tensors have pairs and others have none."""
-    torn = [(one, missing) for one, missing in torn_attentions(found.context) if missing]
+    torn = [(one, missing) for one, missing, _ in torn_attentions(found.context) if missing]
     if torn:
         one, missing = torn[0]
         where = tuple(attention.name for attention, _ in torn)

@@ -10,16 +10,17 @@ from typing import Literal
 
 from qdqtool.engine.data_types import FLOATS
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer
-from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.predict import FLOAT, PredictedLayer
 from qdqtool.errors import QdqError
+from qdqtool.formats import number_format
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView
 
-Verdict = Literal["same", "float", "int8", "output", "split", "merged", "nodes", "engine", "predicted"]
+Verdict = Literal["same", "float", "format", "output", "split", "merged", "nodes", "engine", "predicted"]
 # What each verdict means, as people read it.
 MEANING: Mapping[Verdict, str] = {
     "same": "as predicted",
-    "float": "float instead of INT8",
-    "int8": "INT8 instead of float",
+    "float": "float instead of a number format",
+    "format": "another number format",
     "output": "outputs another type",
     "split": "part of a predicted layer",
     "merged": "more than a predicted layer",
@@ -37,7 +38,7 @@ class LayerPair:
     """One layer of the engine beside the predicted one.
 
     Attributes:
-        verdict: same; float or int8 (multiplies in it where the other was predicted); output (gives out the other);
+        verdict: same; float or format (multiplies in it where another was predicted); output (gives out the other);
             split (a part of the predicted layer); merged (all of it and more); nodes (others run in it); engine or
             predicted (only there).
         engine: the engine's layer.
@@ -168,11 +169,11 @@ def _product_type(engine: EngineLayer, predicted: PredictedLayer) -> LayerPair |
     built = engine.product_type if engine.is_product else ""
     if predicted.kind not in ("convolution", "product") or not built:
         return None
-    if predicted.compute == "int8" and built in FLOATS:
-        return LayerPair("float", engine, predicted, f"multiplies {built}, predicted INT8")
-    if predicted.compute == "float" and built == "INT8":
-        return LayerPair("int8", engine, predicted, "multiplies INT8, predicted float")
-    return None
+    wanted = FLOAT if predicted.compute == FLOAT else number_format(predicted.compute).title
+    if wanted == (FLOAT if built in FLOATS else built):
+        return None
+    verdict: Verdict = "float" if built in FLOATS else "format"
+    return LayerPair(verdict, engine, predicted, f"multiplies {built}, predicted {wanted}")
 
 
 def _nearest(

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from qdqtool.display import counted
 from qdqtool.engine.layer_work import LayerWidths, LayerWork, find_products, moved_values
-from qdqtool.engine.predict import REFORMATS, PredictedLayer
-from qdqtool.engine.products import INT8, count_products
+from qdqtool.engine.predict import FLOAT, REFORMATS, PredictedLayer
+from qdqtool.engine.products import count_products
+from qdqtool.formats import number_format
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.view import GraphView, Node
@@ -30,8 +31,8 @@ class Forecast:
 
     Attributes:
         layers: how many.
-        int8_layers: those that compute with integers.
-        conversions: kernels that only turn INT8 into float or back, or copy.
+        layers_by_format: "INT8", "FP8" ... -> how many compute in it; a format that none computes in is left out.
+        conversions: kernels that only turn codes into float or back, or copy.
         float_residuals: fused Adds whose other branch comes in as float.
         bytes_moved: read and written by all layers, weights included; None where a shape is not known.
         bytes_by_type: "INT8", "FP16", "FP32" ... -> those of them that are of this type, the most first; empty where a
@@ -43,7 +44,7 @@ class Forecast:
     """
 
     layers: int
-    int8_layers: int
+    layers_by_format: Mapping[str, int]
     conversions: int
     float_residuals: int
     bytes_moved: int | None
@@ -66,10 +67,10 @@ def forecast(
 ) -> Forecast:
     """The cost of the layers that were predicted for a graph, each a kernel of its own where no kernels are given.
 
-    An INT8 value is one byte. A float is as wide in a strongly typed network as it lies in memory there, the same for
-    the layer that writes it and those that read it (`layer_types`); else two bytes as in
-    an FP16 build, and the network's own inputs and outputs are FP32. Weights count one byte each where the layer
-    computes in INT8, else as a float. A batch that is free counts as one sample.
+    A code has the bits of its format. A float is as wide in a strongly typed network as it lies in memory there, the
+    same for the layer that writes it and those that read it (`layer_types`); else two bytes as in an FP16 build, and
+    the network's own inputs and outputs are FP32. Weights count as codes where the layer computes in their format, else
+    as a float. A batch that is free counts as one sample.
     """
     shapes = sample_shapes(view)
     widths = LayerWidths(view, layers, types, file)
@@ -80,9 +81,9 @@ def forecast(
     products = [] if kinds is None else list(_typed_products(view, layers, shapes, kinds))
     return Forecast(
         len(layers),
-        sum(layer.compute == "int8" for layer in layers),
+        Counter(number_format(layer.compute).title for layer in layers if _quantized(layer)),
         sum(one.kind in REFORMATS for one in (layers if kernels is None else kernels)),
-        sum(layer.residual is not None and layer.residual.precision == "float" and _int8(layer) for layer in layers),
+        sum(layer.residual is not None and layer.residual.precision == FLOAT and _quantized(layer) for layer in layers),
         sum(count for _, count in known) if whole else None,
         _summed(known) if whole and types is not None else {},
         _macs_by_type(products),
@@ -105,8 +106,8 @@ def _summed(items: Iterable[tuple[str, int]]) -> dict[str, int]:
     return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _int8(layer: PredictedLayer) -> bool:
-    return layer.compute == "int8"
+def _quantized(layer: PredictedLayer) -> bool:
+    return layer.compute != FLOAT
 
 
 def _macs_by_type(products: Sequence[tuple[str, int | None]]) -> dict[str, int]:
@@ -134,6 +135,8 @@ def _typed_products(
     view: GraphView, layers: Sequence[PredictedLayer], shapes: Mapping[str, Shape], kinds: _FloatTypes
 ) -> Iterator[tuple[str, int | None]]:
     """The type in which each product multiplies, and its multiply-adds."""
-    int8 = {name for layer in layers if _int8(layer) for name in layer.nodes}
+    formats = {
+        name: number_format(layer.compute).title for layer in layers if _quantized(layer) for name in layer.nodes
+    }
     for node, product in find_products(view, shapes):
-        yield INT8 if node.name in int8 else kinds.of(node), None if product is None else product.macs
+        yield formats.get(node.name) or kinds.of(node), None if product is None else product.macs

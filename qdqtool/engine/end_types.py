@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from qdqtool.engine.layer_types import layer_types
-from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.predict import FLOAT, PredictedLayer
+from qdqtool.formats import number_format
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import FLOATS, type_name
 
-Ends = tuple[str, str]  # what a layer reads and what it gives: "INT8", "FP16", "FP32", "BF16", or "float"
+Ends = tuple[str, str]  # what a layer reads and what it gives: "INT8", "FP8", "FP16", "FP32", "BF16", or "float"
 
 
 def end_types(file: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None) -> tuple[Ends, ...]:
-    """What each layer reads, INT8 where it takes integers, and gives."""
+    """What each layer reads, the number format where it takes codes, and gives."""
     if types is None:
         return tuple((_word(layer.input), _word(layer.output)) for layer in layers)
     found = zip(layers, layer_types(file, layers, types), strict=True)
@@ -26,4 +27,4 @@ def _floats_first(codes: Sequence[int]) -> list[int]:
 
 
 def _word(precision: str, codes: Iterable[int] = ()) -> str:
-    return "INT8" if precision == "int8" else next((type_name(code) for code in codes), "float")
+    return next((type_name(code) for code in codes), FLOAT) if precision == FLOAT else number_format(precision).title

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph as TensorRT's optimizer has it: pairs of weights seen through, pairs of activations operators of their own.
 
-Also where INT8 values lie by the Q/DQ nodes alone. Which operators become one layer is `predict.py`.
+Also where values lie in a number format by the Q/DQ nodes alone. Which operators become one layer is `predict.py`.
 Answers are kept per tensor, since they are asked for every tensor of long chains; single steps are those of `Flow`.
 """
 
@@ -13,11 +13,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair
+from qdqtool.formats import INT8, format_of_element
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.flow import commuting, joins, value_names
 from qdqtool.precision.element_types import FLOATS
 from qdqtool.rulebook import RuleBook
+
+Coding = tuple[str, bytes]
+"""The name of a number format, and the bits of a scale."""
+
+DYNAMIC = {
+    "trt::TRT_FP4DynamicQuantize": "fp4",
+    "trt::TRT_DynamicQuantize": "fp8",
+    "trt::TRT_MXFP8DynamicQuantize": "fp8",
+}
+"""Operators that compute their scales -> the format of the codes that are their first output."""
 
 
 class EngineView(GraphView):
@@ -40,8 +51,9 @@ class EngineView(GraphView):
     ) -> None:
         self._types = types or {}
         self.flow = commuting(self, rules)
-        self._wanted: dict[str, bytes | None] = {}
+        self._wanted: dict[str, Coding | None] = {}
         self._dequantized_by: dict[str, Node | None] = {}
+        self._formats: dict[int, str] = {}
         self.weight_pairs: dict[str, Pair] = {}
         self.activation_pairs: dict[str, Pair] = {}
         super().__init__(graph, folder)
@@ -96,23 +108,48 @@ class EngineView(GraphView):
             return False
         movers = consumers.get(pair.dequantize.outputs[0], [])
         behind = [consumer for node in movers for consumer in consumers.get(node.outputs[0], [])]
-        scale = self.scale_of(pair.quantize)
+        coding = self.coding_of(pair.quantize)
         return (
             bool(movers and behind)
-            and scale is not None
+            and coding is not None
             and all(self.flow.moves(node) and not joins(node) for node in movers)
             and not any(self.is_output(node.outputs[0]) for node in movers)
-            and all(node.op == QUANTIZE and self.scale_of(node) == scale for node in behind)
+            and all(node.op == QUANTIZE and self.coding_of(node) == coding for node in behind)
         )
 
-    def scale_of(self, node: Node) -> bytes | None:
-        """The bits of the scale of a QuantizeLinear or DequantizeLinear; None where it is computed."""
+    def coding_of(self, node: Node) -> Coding | None:
+        """The format and scale of a QuantizeLinear or DequantizeLinear; None where the scale is computed."""
         value = self.array(node.inputs[1]) if len(node.inputs) > 1 else None
+        if value is None:
+            return None
         with np.errstate(over="ignore"):  # a double may be beyond float32
-            return None if value is None else np.ascontiguousarray(value, np.float32).tobytes()
+            return self.format_of(node), np.ascontiguousarray(value, np.float32).tobytes()
 
-    def wanted_scale(self, name: str) -> bytes | None:
-        """The one scale by which everything that reads a tensor quantizes it; None where something reads it in float.
+    def format_of(self, node: Node) -> str:
+        """The name of the format whose codes a QuantizeLinear makes or a DequantizeLinear reads; INT8 for any other."""
+        if id(node) not in self._formats:
+            code = self._element_type(node)
+            row = None if isinstance(code, str) else format_of_element(code)
+            self._formats[id(node)] = code if isinstance(code, str) else INT8.name if row is None else row.name
+        return self._formats[id(node)]
+
+    def _element_type(self, node: Node) -> int | str:
+        """The element type of codes, or the format's name where an operator of TensorRT makes them."""
+        zero = self.constant_tensor(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+        if zero is not None:
+            return int(zero.data_type)
+        if node.op == QUANTIZE:
+            return int(str(attribute(node, "output_dtype", 0)))
+        stored = self.constant_tensor(node.inputs[0])
+        if stored is not None:
+            return int(stored.data_type)
+        maker = self.producer(node.inputs[0])
+        if maker is None:
+            return 0
+        return self._element_type(maker) if maker.op == QUANTIZE else DYNAMIC.get(maker.op, 0)
+
+    def wanted_coding(self, name: str) -> Coding | None:
+        """The one coding in which everything that reads a tensor quantizes it; None where something reads it in float.
 
         Looks forward across operators that move values: their consumers are its consumers.
         """
@@ -125,18 +162,18 @@ class EngineView(GraphView):
         """What a node makes that something reads or the graph gives out."""
         return [name for name in node.outputs if name and (self.consumers(name) or self.is_output(name))]
 
-    def _find_wanted(self, name: str) -> bytes | None:
+    def _find_wanted(self, name: str) -> Coding | None:
         if self.is_output(name) or name in self.captured:
             return None
-        scales: dict[bytes | None, None] = {}
+        codings: dict[Coding | None, None] = {}
         for use in self.consumers(name):
             if use.node.op == QUANTIZE:
-                scales[self.scale_of(use.node)] = None
+                codings[self.coding_of(use.node)] = None
             elif self.flow.crosses(use):
-                scales |= dict.fromkeys(self._wanted.get(made) for made in self.used_outputs(use.node))
+                codings |= dict.fromkeys(self._wanted.get(made) for made in self.used_outputs(use.node))
             else:
                 return None
-        return next(iter(scales)) if len(scales) == 1 else None
+        return next(iter(codings)) if len(codings) == 1 else None
 
     def dequantizer(self, name: str) -> Node | None:
         """The DequantizeLinear whose values a tensor carries, back across operators that move them; None for float.
@@ -164,8 +201,8 @@ class EngineView(GraphView):
 
     def _of_all(self, joined: Node) -> Node | None:
         found = [self.dequantizer(name) for name in value_names(joined)]
-        scales = {None if node is None else self.scale_of(node) for node in found}
-        return found[0] if len(scales) == 1 else None
+        codings = {None if node is None else self.coding_of(node) for node in found}
+        return found[0] if len(codings) == 1 else None
 
     def quantized_tensor(self, dequantize: Node) -> str:
         """The tensor that the integers of a DequantizeLinear stand for; its own output where no Q makes them."""
@@ -173,15 +210,28 @@ class EngineView(GraphView):
         name: str = dequantize.outputs[0] if pair is None or pair.quantize is None else pair.quantize.inputs[0]
         return name
 
-    def multiplies_int8(self, node: Node) -> bool:
-        """Whether a weighted operator reads its activation and its weight from integers."""
-        index = weight_index(self, node)
-        if index is None or pair_behind(self, node.inputs[index]) is None:
-            return False
-        return self.dequantizer(node.inputs[1 - index]) is not None
+    def multiplies(self, node: Node) -> str | None:
+        """The format in which a weighted operator reads its activation and its weight; None for float.
 
-    def computes_int8(self, node: Node) -> bool:
-        """Whether a product reads both of its operands from integers: its weight, or what is computed, too."""
+        A weight that lies in another format than the activation is dequantized, and so is one beside a float.
+        """
+        index = weight_index(self, node)
+        pair = None if index is None else pair_behind(self, node.inputs[index])
+        if index is None or pair is None:
+            return None
+        return self._common(pair.dequantize, self.dequantizer(node.inputs[1 - index]))
+
+    def computes(self, node: Node) -> str | None:
+        """The format in which a product reads both operands: its weight, or what is computed, too; None for float."""
         if weight_index(self, node) is not None or node.op not in ("MatMul", "Einsum"):
-            return self.multiplies_int8(node)
-        return all(self.dequantizer(name) is not None for name in node.inputs)
+            return self.multiplies(node)
+        return self._common(*map(self.dequantizer, node.inputs[:2]))
+
+    def _common(self, *nodes: Node | None) -> str | None:
+        names = {None if node is None else self.format_of(node) for node in nodes}
+        if names == {"fp4"} and any(maker is not None and maker.op == QUANTIZE for maker in map(self._maker, nodes)):
+            return None  # TensorRT for RTX 1.7.1 dequantizes FP4 whose blocks have constant scales
+        return names.pop() if len(names) == 1 else None
+
+    def _maker(self, node: Node | None) -> Node | None:
+        return None if node is None else self.producer(node.inputs[0])

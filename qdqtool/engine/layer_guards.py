@@ -16,8 +16,8 @@ _NATIVE = frozenset({"Relu", "Clip"})
 
 
 def quantized(site: MatchSite) -> bool:
-    """It does not read both its activation and its weight from INT8."""
-    return isinstance(site.view, EngineView) and site.view.multiplies_int8(site.node)
+    """It does not read both its activation and its weight in one number format."""
+    return isinstance(site.view, EngineView) and site.view.multiplies(site.node) is not None
 
 
 def float_weight(site: MatchSite) -> bool:
@@ -29,7 +29,7 @@ def float_weight(site: MatchSite) -> bool:
 
 def pooled_int8(site: MatchSite) -> bool:
     """Something reads the pool in float, or with another scale."""
-    return isinstance(site.view, EngineView) and site.view.wanted_scale(site.node.outputs[0]) is not None
+    return isinstance(site.view, EngineView) and site.view.wanted_coding(site.node.outputs[0]) is not None
 
 
 def epilogue(site: MatchSite) -> bool:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from qdqtool.engine.data_types import FLOATS, bits_of, data_type, short_format
 from qdqtool.engine.profile import LayerTime
+from qdqtool.formats import number_formats
 from qdqtool.rtxversion import RTX_NAME
 
 LAYERS_ENDING = ".layers.json"  # of the file that `build` writes beside an engine
@@ -103,8 +104,8 @@ class EngineLayer:
     constants: tuple[LayerTensor, ...] = ()
 
     @property
-    def output(self) -> Literal["int8", "float", "other"] | None:
-        """What it gives out; None where the file does not say."""
+    def output(self) -> str | None:
+        """What it gives out, a format's name, "float" or "other"; None where the file does not say."""
         return _kind_of(self.outputs[0]) if self.outputs else None
 
     @property
@@ -220,10 +221,12 @@ class EngineInfo:
         return any(layer.metadata for layer in self.layers)
 
 
-def _kind_of(tensor: LayerTensor) -> Literal["int8", "float", "other"] | None:
+def _kind_of(tensor: LayerTensor) -> str | None:
     if not tensor.text or tensor.text == "N/A":
         return None
-    return "int8" if tensor.type == "INT8" else "float" if tensor.type in FLOATS else "other"
+    if tensor.type in FLOATS:
+        return "float"
+    return next((name for name, row in number_formats().items() if row.title == tensor.type), "other")
 
 
 def node_words(name: str) -> list[str]:

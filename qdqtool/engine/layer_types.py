@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.predict import FLOAT, Port, PredictedLayer
+from qdqtool.formats import number_format
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.precision.element_types import FLOATS
 
-_FP32, _INT8 = int(TensorProto.FLOAT), int(TensorProto.INT8)
+_FP32 = int(TensorProto.FLOAT)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ def layer_types(file: GraphView, layers: Sequence[PredictedLayer], types: Mappin
     """What each layer reads and writes in memory."""
     memory = _Memory(file, layers, types)
     return tuple(memory.of(place, layer) for place, layer in enumerate(layers))
+
+
+def _codes(port: Port) -> int:
+    """The element type of codes; 0 for float."""
+    return 0 if port.precision == FLOAT else number_format(port.precision).element_type
 
 
 class _Memory:
@@ -54,15 +60,15 @@ class _Memory:
     def of(self, place: int, layer: PredictedLayer) -> LayerTypes:
         """The types of one layer."""
         held = self._sources[place]
-        read = (_INT8 if p.precision == "int8" else self._stored(held.get(p.tensor, p.tensor)) for p in layer.inputs)
+        read = (_codes(p) or self._stored(held.get(p.tensor, p.tensor)) for p in layer.inputs)
         first = self._nodes.get(layer.nodes[0]) if layer.kind == "dequantize" else None
         made = "" if first is None else first.outputs[0]
-        given = (_INT8 if p.precision == "int8" else self._stored(made or p.tensor) for p in layer.outputs)
+        given = (_codes(p) or self._stored(made or p.tensor) for p in layer.outputs)
         return LayerTypes(tuple(read), tuple(given))
 
     def _look_into(self, layer: PredictedLayer) -> dict[str, str]:
         """What holds each float input of a layer."""
-        floats = {port.tensor for port in layer.inputs if port.precision == "float"}
+        floats = {port.tensor for port in layer.inputs if port.precision == FLOAT}
         held: dict[str, str] = {}
         for node in (self._node(name) for name in layer.nodes if name in self._nodes):
             self._inside.add(id(node))

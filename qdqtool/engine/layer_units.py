@@ -58,7 +58,9 @@ def find_units(view: EngineView, rules: RuleBook) -> list[Unit]:
     chains = tuple(rule for rule in rules.fusions if rule.name not in (PARALLEL, CONVERTS, "joined"))
     trie = Trie(rules, chains, GUARDS)
     skipped = shape_nodes(view)
-    order = [node for node in sorted(view.nodes, key=_place) if id(node) not in skipped and node.op != "Constant"]
+    order = [
+        node for node in sorted(view.nodes, key=_place) if id(node) not in skipped and not view.is_constant(node.key)
+    ]
     taken: set[int] = set()
     units = []
     for weighted in (True, False):
@@ -130,13 +132,13 @@ def _likeness(view: EngineView, unit: Unit) -> object:
         return None
     pair = view.dequantizer(unit.start.inputs[1 - index])
     entry = unit.start.inputs[1 - index]
-    source: object = entry if pair is None else (view.quantized_tensor(pair), view.scale_of(pair))
+    source: object = entry if pair is None else (view.quantized_tensor(pair), view.coding_of(pair))
     words = tuple(
         (name, str(attribute(unit.start, name))) for name in ("strides", "pads", "dilations", "group", "auto_pad")
     )
     behind = tuple(node.op for node in unit.nodes[1:])
     quantized = pair_behind(view, unit.start.inputs[index]) is not None
-    return source, tuple(weight.dims[1:]), words, behind, quantized, view.wanted_scale(unit.output)
+    return source, tuple(weight.dims[1:]), words, behind, quantized, view.wanted_coding(unit.output)
 
 
 def constant_names(view: EngineView, node: Node) -> list[str]:

@@ -16,7 +16,8 @@ from qdqtool.engine.layer_info import EngineLayer
 from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.onnx_nodes import OnnxNodes
-from qdqtool.engine.predict import REFORMATS, Port, PredictedLayer
+from qdqtool.engine.predict import FLOAT, REFORMATS, Port, Precision, PredictedLayer
+from qdqtool.formats import number_format
 from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import sample_shapes
@@ -119,7 +120,7 @@ class LayerWork:
 
     @property
     def converts(self) -> bool:
-        """Whether it only turns INT8 into float or back, or copies."""
+        """Whether it only turns codes into float or back, or copies."""
         return self.kind in REFORMATS
 
     def in_batch(self, batch: int) -> LayerWork:
@@ -140,8 +141,9 @@ def layer_work(
 
     An attention that is one kernel (`rules`) is one layer, with what moves its heads. In FP16 it reads queries, keys
     and values and never writes the scores; in FP32 it is several layers. In INT8 it is one kernel if all of its tensors
-    have pairs and its sizes fit; with pairs on some of its tensors it is several layers. Where the rules of the
-    engine's layers say so (`joined`), layers between two products that hang together are one generated kernel.
+    have pairs and its sizes fit, in FP8 also without a pair behind it; with pairs on some of its tensors it is several
+    layers. Where the rules of the engine's layers say so (`joined`), layers between two products that hang together are
+    one generated kernel.
     """
     shapes = sample_shapes(view)
     widths = LayerWidths(view, layers, types, file)
@@ -151,7 +153,8 @@ def layer_work(
     for place, layer in enumerate(layers):
         moved = [count for _, count in moved_values(place, layer, shapes, widths)]
         known = [count or 0 for count in moved]
-        unit: Unit = "int8" if layer.compute == "int8" else "single" if widths.multiplies_fp32(place, layer) else "half"
+        floats: Unit = "single" if widths.multiplies_fp32(place, layer) else "half"
+        unit = floats if layer.compute == FLOAT else _UNITS[number_format(layer.compute).title]
         inside = tuple(products[name] for name in layer.nodes if name in products)
         ins, outs = len(layer.inputs), len(layer.inputs) + len(layer.outputs)
         read = {sources.key(port): size for port, size in zip(layer.inputs, known[:ins], strict=True)}
@@ -210,14 +213,15 @@ def _with_fused_attentions(view: GraphView, work: Sequence[LayerWork], rules: Ru
         chosen = [work[place] for place in inside]
         keys = [key for layer in chosen for key in (*layer.read, *layer.written)]
         in_half = one_kernel[one.rule] and all(layer.unit == "half" for layer in chosen)
-        in_half = in_half and not any(key.startswith("int8") for key in keys)
-        in_int8 = one.int8 and all(layer.unit == "int8" for layer in chosen if layer.products)
-        if one.weights and inside and taken.isdisjoint(inside) and (in_half or in_int8):
+        in_half = in_half and all(key.startswith(FLOAT) for key in keys)
+        units = {layer.unit for layer in chosen if layer.products}
+        in_codes = (one.int8 and units == {"int8"}) or units == {"fp8"}
+        if one.weights and inside and taken.isdisjoint(inside) and (in_half or in_codes):
             moved = _moved_heads(view, one)
             moving = {place_of[name] for name in moved if name in place_of and work[place_of[name]].kind == "transpose"}
             made = {key for layer in chosen for key in layer.written}
             rounding = {place for place, layer in enumerate(work) if layer.converts and made.issuperset(layer.read)}
-            groups.append([*inside, *((moving | (rounding if in_int8 else set())) - taken)])
+            groups.append([*inside, *((moving | (rounding if in_codes else set())) - taken)])
             taken |= {*inside, *moving, *rounding}
     return _joined(work, groups, ATTENTION)
 
@@ -328,10 +332,11 @@ class LayerWidths:
         self._types, self._ends = types, frozenset((*view.inputs, *view.outputs))
         self._ports = None if types is None else layer_types(file or view, layers, types)
 
-    def of(self, tensor: str, *, int8: bool = False) -> tuple[str, int]:
-        """A tensor's type in the file as people write it, and bits of a value."""
-        if int8:
-            return "INT8", 8
+    def of(self, tensor: str, precision: Precision = FLOAT) -> tuple[str, int]:
+        """A tensor's type as people write it, of the codes or in the file, and bits of a value."""
+        if precision != FLOAT:
+            row = number_format(precision)
+            return row.title, row.bits
         if self._types is None:
             return ("FP32", 8 * FP32_BYTES) if tensor in self._ends else ("FP16", 8 * FP16_BYTES)
         return _named(self._types.get(tensor, int(TensorProto.FLOAT)))
@@ -339,11 +344,11 @@ class LayerWidths:
     def of_ports(self, place: int, layer: PredictedLayer) -> list[tuple[str, int]]:
         """The same of all that a layer reads and writes, as it lies in memory there."""
         if self._ports is None:
-            return [self.of(port.tensor, int8=port.precision == "int8") for port in (*layer.inputs, *layer.outputs)]
+            return [self.of(port.tensor, port.precision) for port in (*layer.inputs, *layer.outputs)]
         return [_named(code) for code in (*self._ports[place].inputs, *self._ports[place].outputs)]
 
     def multiplies_fp32(self, place: int, layer: PredictedLayer) -> bool:
-        """Whether a layer that is not in INT8 multiplies in FP32: by its weights, else by what it reads first."""
+        """Whether a layer that multiplies floats does so in FP32: by its weights, else by what it reads first."""
         if self._types is None:
             return False
         kinds = [*(self.of(name) for name in layer.weights), *self.of_ports(place, layer)]
@@ -363,7 +368,7 @@ def moved_values(
         known = axes is not None and None not in axes[1:]
         yield kind, _bytes(axes, bits) if known and axes is not None else None
     for name in layer.weights:
-        kind, bits = widths.of(name, int8=layer.compute == "int8")
+        kind, bits = widths.of(name, layer.compute)
         yield kind, _bytes(shapes.get(name, ()), bits)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers that TensorRT would build for a model on a GPU: what runs together, in INT8 or float, under which name.
+"""The layers that TensorRT would build for a model on a GPU: what runs together, in which type, under which name.
 
 Predicted from the graph and rules/gpu_layers.toml; nothing is built. Not Reformats between memory formats.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from qdqtool.engine.engine_view import EngineView
 from qdqtool.engine.layer_names import layer_name, names_in
@@ -20,7 +19,9 @@ from qdqtool.graph.weighted import is_product, pair_behind
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.trtversion import TrtVersion
 
-Precision = Literal["int8", "float"]
+Precision = str
+"""The name of a number format, such as "int8"; or `FLOAT`."""
+FLOAT = "float"
 REFORMATS = frozenset({"quantize", "dequantize", "copy"})
 
 
@@ -62,13 +63,13 @@ class PredictedLayer:
 
     @property
     def input(self) -> Precision:
-        """INT8 where it reads integers at some input."""
-        return "int8" if any(port.precision == "int8" for port in self.inputs) else "float"
+        """The format of the first input that it reads as codes; float where there is none."""
+        return next((port.precision for port in self.inputs if port.precision != FLOAT), FLOAT)
 
     @property
     def output(self) -> Precision:
         """What it gives out."""
-        return self.outputs[0].precision if self.outputs else "float"
+        return self.outputs[0].precision if self.outputs else FLOAT
 
 
 def predict_layers(
@@ -105,8 +106,8 @@ def predict_layers(
 def _layer(storage: Storage, group: tuple[Unit, ...], rules: RuleBook) -> PredictedLayer:
     view = storage.view
     first = group[0]
-    compute: Precision = "int8" if storage.computes_int8(first) else "float"
-    unnamed = frozenset(rules.sets["unnamed"]) if compute == "int8" else frozenset[str]()
+    compute = storage.computes(first) or FLOAT
+    unnamed = frozenset[str]() if compute == FLOAT else frozenset(rules.sets["unnamed"])
     named = [node for unit in group for node in names_in(view, unit, unnamed)]
     outputs = [Port(name, _precision(storage, name)) for unit in group for name in unit.nodes[-1].outputs if name]
     inputs = dict.fromkeys(port for unit in group for port in _inputs(storage, unit))
@@ -141,7 +142,7 @@ def _names(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def _precision(storage: Storage, name: str) -> Precision:
-    return "int8" if storage.int8(name) else "float"
+    return storage.format(name) or FLOAT
 
 
 def _inputs(storage: Storage, unit: Unit) -> list[Port]:
@@ -155,12 +156,13 @@ def _inputs(storage: Storage, unit: Unit) -> list[Port]:
 
 
 def _port(storage: Storage, unit: Unit, name: str, *, residual: bool) -> Port:
-    """A tensor by what made its values; INT8 where the layer takes the integers themselves."""
-    direct = storage.converts(unit) or (storage.computes_int8(unit) and (not residual or storage.gives_int8(unit)))
-    pair = storage.view.dequantizer(name)
-    kept = storage.view.flow.moves(unit.start) and storage.gives_int8(unit)
-    integers = (pair is not None and direct) or (kept and storage.int8(name))
-    return Port(_plain(storage.view, name), "int8" if integers else "float")
+    """A tensor by what made its values; quantized where the layer takes the codes themselves."""
+    gives = storage.gives(unit)
+    direct = storage.converts(unit) or (storage.computes(unit) is not None and (not residual or gives is not None))
+    source = storage.view.dequantizer(name)
+    kept = None if gives is None or not storage.view.flow.moves(unit.start) else storage.format(name)
+    read = storage.view.format_of(source) if source is not None and direct else kept
+    return Port(_plain(storage.view, name), read or FLOAT)
 
 
 def _plain(view: EngineView, name: str) -> str:
@@ -178,17 +180,17 @@ def _absorbed(storage: Storage, unit: Unit) -> list[Node]:
     for use in unit.reads():
         name = use.node.inputs[use.index]
         pair = pair_behind(view, name) if view.is_constant(name) else None
-        if pair is not None and storage.computes_int8(unit):
+        if pair is not None and storage.computes(unit) is not None:
             found += pair.nodes
         elif (
-            not view.is_constant(name) and _port(storage, unit, name, residual=use == unit.residual).precision == "int8"
+            not view.is_constant(name) and _port(storage, unit, name, residual=use == unit.residual).precision != FLOAT
         ):
             source = view.dequantizer(name)
             found += [] if source is None else [source]
     inside = {name for node in unit.nodes for name in node.outputs}
     for tensor in inside & view.pairs.keys():
         found += [node for pair in view.pairs[tensor] for node in pair.nodes]
-    if storage.gives_int8(unit):
+    if storage.gives(unit) is not None:
         found += [use.node for use in view.consumers(unit.output) if use.node.op == QUANTIZE]
     return sorted(found, key=lambda node: node.index)
 
@@ -196,8 +198,8 @@ def _absorbed(storage: Storage, unit: Unit) -> list[Node]:
 def _left_layer(storage: Storage, left: Left) -> PredictedLayer:
     node, view = left.node, storage.view
     quantizes = node.op == QUANTIZE
-    before: Precision = "float" if quantizes else "int8"
-    after: Precision = "int8" if quantizes else "float"
+    codes = view.format_of(node)
+    before, after = (FLOAT, codes) if quantizes else (codes, FLOAT)
     name = node.inputs[0] if quantizes else node.outputs[0]
     tensor = _plain(view, name)
     nodes = _names(left.nodes)

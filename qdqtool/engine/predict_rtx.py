@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers that TensorRT for RTX builds for a model: products, pools, and generated kernels with all between them.
 
-A product of INT8 gives out float accumulators; its bias, activation and rounding, and whatever else stands before the
+A product of codes gives out float accumulators; its bias, activation and rounding, and whatever else stands before the
 next product, run in one generated kernel. A product of floats keeps what fuses with it (`layer_units.py`). Operators
 belong to one kernel where they hang together and as many products and pools lie before them, or where one kernel alone
 reads what another makes. Held against engines of the corpus by `tests/engine/test_predict_rtx.py`.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from qdqtool.engine.engine_view import EngineView
 from qdqtool.engine.layer_units import Unit, find_units
-from qdqtool.engine.predict import Port, Precision, PredictedLayer
+from qdqtool.engine.predict import FLOAT, Port, Precision, PredictedLayer
 from qdqtool.engine.predicted_types import Storage
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind
@@ -53,7 +53,7 @@ class _RtxLayers:
         self.view = view
         units = find_units(view, rules)
         storage = Storage(view, rules, units)
-        self.int8 = {id(unit.start) for unit in units if is_product(unit.start) and storage.computes_int8(unit)}
+        self.formats = {id(unit.start): storage.computes(unit) for unit in units if is_product(unit.start)}
         self.products = [unit for unit in units if is_product(unit.start)]
         self.layer_of = {node.key: unit for unit in self.products for node in self._fused(unit)}
         loose = [node for unit in units for node in unit.nodes if node.key not in self.layer_of]
@@ -71,7 +71,7 @@ class _RtxLayers:
 
     def _fused(self, unit: Unit) -> tuple[Node, ...]:
         """The nodes that run in the layer of a product."""
-        return unit.nodes[:1] if id(unit.start) in self.int8 else unit.nodes
+        return unit.nodes if self.formats[id(unit.start)] is None else unit.nodes[:1]
 
     def _works(self, nodes: list[Node]) -> bool:
         """Whether a kernel moves a byte: views do not, nor does a Concat into which products of floats write."""
@@ -80,7 +80,7 @@ class _RtxLayers:
 
     def _written_into(self, concat: Node) -> bool:
         makers = [self.layer_of.get(getattr(self.view.producer(name), "key", "")) for name in concat.inputs if name]
-        return all(maker is not None and id(maker.start) not in self.int8 for maker in makers)
+        return all(maker is not None and self.formats[id(maker.start)] is None for maker in makers)
 
     def _kernels(self) -> list[list[Node]]:
         """The nodes of each kernel and pool."""
@@ -128,12 +128,11 @@ class _RtxLayers:
         absorbed = [node for name in constants if (pair := pair_behind(self.view, name)) for node in pair.nodes]
         absorbed += [one for name in names if name not in constants and (one := self.view.dequantizer(name))]
         kind = "convolution" if "Conv" in unit.start.op else "product"
-        compute: Precision = "int8" if id(unit.start) in self.int8 else "float"
-        return self._layer(kind, compute, nodes, absorbed, constants)
+        return self._layer(kind, self.formats[id(unit.start)] or FLOAT, nodes, absorbed, constants)
 
     def _kernel(self, nodes: list[Node]) -> tuple[tuple[int, int], PredictedLayer]:
         kind = nodes[0].op.lower() if nodes[0].op in _POOLS else "kernel"
-        return self._layer(kind, "float", nodes, [], [])
+        return self._layer(kind, FLOAT, nodes, [], [])
 
     def _layer(
         self, kind: str, compute: Precision, nodes: list[Node], absorbed: list[Node], constants: Iterable[str]
@@ -160,11 +159,11 @@ class _RtxLayers:
         return (first.level, first.index), layer
 
     def _port(self, name: str) -> Port:
-        """A tensor as it lies in memory; integers under the name of what they stand for."""
+        """A tensor as it lies in memory; codes under the name of what they stand for."""
         maker = self.view.producers.get(self.view.root(name))
         if maker is not None and maker.op == QUANTIZE:
-            return Port(self.view.root(maker.inputs[0]), "int8")
+            return Port(self.view.root(maker.inputs[0]), self.view.format_of(maker))
         source = self.view.dequantizer(name)
         if source is not None:
-            return Port(self.view.root(self.view.quantized_tensor(source)), "int8")
-        return Port(self.view.root(name), "float")
+            return Port(self.view.root(self.view.quantized_tensor(source)), self.view.format_of(source))
+        return Port(self.view.root(name), FLOAT)

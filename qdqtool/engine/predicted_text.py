@@ -13,6 +13,8 @@ from qdqtool.engine.cost import Forecast, layers_in_kernels
 from qdqtool.engine.end_types import Ends
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.products import FORMAT_TITLES
+from qdqtool.formats import INT8
 
 
 def layer_lines(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast: Forecast) -> list[str]:
@@ -24,9 +26,11 @@ def layer_lines(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast
 
 def forecast_lines(forecast: Forecast) -> list[str]:
     """What the predicted layers cost, in one line or two."""
+    found = forecast.layers_by_format or {INT8.title: 0}
+    layers = ", ".join(f"{counted(count, 'layer')} in {title}" for title, count in found.items())
     line = (
         f"predicted, not measured: {layers_in_kernels(forecast.layers, forecast.kernels)}, "
-        f"{counted(forecast.int8_layers, 'layer')} in INT8, {counted(forecast.conversions, 'conversion')}, "
+        f"{layers}, {counted(forecast.conversions, 'conversion')}, "
         f"{forecast.float_residuals} residual branches in float"
     )
     products = format_products(forecast.products_by_type)
@@ -43,7 +47,9 @@ def format_products(counts: Mapping[str, int]) -> str:
     """`convolutions and matrix products: 70 in INT8, 3 in FP16, 0 in FP32`; "" where their types are not known."""
     if not counts:
         return ""
-    shown = {**{kind: counts.get(kind, 0) for kind in ("INT8", "FP16", "FP32")}, **counts}
+    formats = [] if counts.keys() & FORMAT_TITLES.keys() else [INT8.title]
+    shown = {**counts, **{kind: counts.get(kind, 0) for kind in (*formats, "FP16", "FP32")}}
+    shown = dict(sorted(shown.items(), key=lambda item: FORMAT_TITLES.get(item[0], len(FORMAT_TITLES))))
     return f"convolutions and matrix products: {', '.join(f'{count} in {kind}' for kind, count in shown.items())}"
 
 
@@ -102,7 +108,7 @@ def layers_json(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast
         "forecast": {
             "layers": forecast.layers,
             "kernels": forecast.kernels,
-            "int8_layers": forecast.int8_layers,
+            "layers_by_format": dict(forecast.layers_by_format),
             "conversions": forecast.conversions,
             "float_residuals": forecast.float_residuals,
             "bytes_moved": forecast.bytes_moved,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.decisions import Decisions
+from qdqtool.formats import FP8
 from qdqtool.graph.view import Use
 from qdqtool.linting.check_silent_float import severity_of
 from qdqtool.linting.checks import CheckFault, check
@@ -24,16 +25,16 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
     """An attention with pairs that is no one INT8 kernel: some are missing, or its form or sizes do not allow it.
 
     With pairs on queries, keys, what the Softmax gives, values and the output it is one kernel, for heads of 16, 32 or
-    64 values and at most 512 tokens (RTX: 512 keys); with fewer it falls apart into more layers than in float. A pair
-    on the output alone is the next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
+    64 values and at most 512 tokens (RTX: 512 keys); with fewer it falls apart into more layers than in float. In FP8
+    it needs no pair on the output, and 1,024 tokens of 128 values are one kernel. A pair on the output alone is the
+    next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
     """
-    for one, missing in torn_attentions(context):
-        text = one.reason if not one.int8 else f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
-        yield CheckFault(one.name, f"an attention with Q/DQ: {text}", _TODO, severity=severity_of(context))
+    for one, _, why in torn_attentions(context):
+        yield CheckFault(one.name, f"an attention with Q/DQ: {why}", _TODO, severity=severity_of(context))
 
 
-def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str]]]:
-    """Each attention with pairs that is no one INT8 kernel, and what of it has none."""
+def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str], str]]:
+    """Each attention with pairs that is no one kernel in INT8 or FP8, what of it has no pair, and why."""
     if not context.view.pairs:
         return
     for one in find_attentions(context.view, context.rules, "int8", Decisions()):
@@ -43,9 +44,15 @@ def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str]
         ]
         if len(bare) == len(uses):
             continue
+        rows = {context.format_of(pair) for use in uses for pair in context.carriers(use.node.inputs[use.index]) or ()}
         missing = bare if _gives_int8(context, one) else [*bare, "its output"]
-        if missing or not one.int8:
-            yield one, missing
+        if one.weights and rows == {FP8}:  # of any size, and without a pair on its output
+            if bare:
+                yield one, bare, f"no pair on {', '.join(bare)}: it is not one FP8 kernel"
+        elif not one.int8:
+            yield one, missing, one.reason
+        elif missing:
+            yield one, missing, f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
 
 
 @check("Q061", "mask-value", "warning", targets=("gpu", "rtx"))

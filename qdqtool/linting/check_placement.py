@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from qdqtool.decisions import Decisions
+from qdqtool.formats import INT8
 from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
@@ -12,6 +14,7 @@ from qdqtool.linting.check_scales import is_cached
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext, is_other_format
+from qdqtool.match.attention import find_attentions
 from qdqtool.match.flow import Flow
 from qdqtool.match.groups import Group
 from qdqtool.match.sizes import made_of_sizes
@@ -184,9 +187,13 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
     known = {node.key: (node, index) for node, index in context.weighted}
     for head in context.heads:
         node, index = known.get(head.key, (None, 0))
-        if node is not None and head.label in ("regression", "mixed") and context.has_int8_weight(node, index):
+        weight = None if node is None else context.weight_pair(node, index)
+        row = None if weight is None else context.format_of(weight)
+        if node is not None and row is not None and head.label in ("regression", "mixed"):
+            if row != INT8 and context.carriers(node.inputs[1 - index]) is None:
+                continue  # the weight alone: the head computes in float
             pair = context.pair_of.get(node.inputs[index])
-            text = f"a {head.label} head in INT8 ({head.evidence})"
+            text = f"a {head.label} head in {row.title} ({head.evidence})"
             if any(map(is_cached, context.carriers(node.inputs[1 - index]) or ())):
                 yield CheckFault(head.name, f"{text}, as the calibration cache has it", _CACHED_HEAD, severity="note")
                 continue
@@ -269,12 +276,17 @@ def idle_pairs(context: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:
     planned = {id(node) for node, _ in context.weighted if node.key in context.planned}
     takes = (context.int8_consumers - floats) | planned
     residual = {(id(g.residual.node), g.residual.index) for g in context.groups if g.residual is not None}
+    attentions = {one.key for one in find_attentions(context.view, context.rules, "int8", Decisions()) if one.int8}
     for name, pairs in context.activation_pairs.items():
         for pair in pairs:
             zero = context.zero_point(pair)
+            if name in attentions:
+                continue  # the last pair of an attention, which its kernel takes in
             if zero is not None and is_other_format(zero):
                 continue  # an FP8, FP4 or INT4 operator may read it
             ends = list(context.flow.ends(context.through(pair)))
+            if any(use.node.op == "trt::TRT_QuantizedAttention" for use in ends):
+                continue  # which takes pairs
             if not any(id(use.node) in takes or (id(use.node), use.index) in residual for use in ends):
                 yield name, pair, ends
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qdqtool.formats import FP4, INT8
 from qdqtool.graph.edit import TRACE
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
@@ -109,6 +110,8 @@ def axis(context: LintContext) -> Iterator[CheckFault]:
     for name, pairs in context.activation_pairs.items():
         for pair in pairs:
             scale = context.scale_of(pair)
+            if context.format_of(pair) == FP4:
+                continue  # Q064 tells of it
             if scale is not None and scale.size > 1:
                 yield CheckFault(
                     name, f"{scale.size} scales on an activation, TensorRT takes one: it runs in float", _CALIBRATE
@@ -260,10 +263,13 @@ def half_scale(context: LintContext) -> Iterator[CheckFault]:
 
     TensorRT reads such scales from 9 on; before, they must be FP32. A calibration cache holds FP32 in any case.
     FP16 keeps 11 bits of a scale, fewer below 6.1e-5 (a warning), and nothing below 3e-8, which is refused as zero.
-    FP32 scales with a Cast after each DequantizeLinear give the same engine.
+    FP32 scales with a Cast after each DequantizeLinear give the same engine. Scales of FP8, INT4 and FP4 are left out:
+    versions that have these formats read FP16, and INT4 fuses with it alone.
     """
     old = context.asked is not None and context.version.major < 9
     for pair in _pairs(context):
+        if context.format_of(pair) not in (INT8, None):
+            continue
         if kind := context.half_constants.get((pair.quantize or pair.dequantize).inputs[1]):
             text = f"its scale is {kind}, which TensorRT reads from 9 on"
             scale = context.scale_of(pair)

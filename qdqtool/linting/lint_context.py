@@ -16,6 +16,7 @@ from qdqtool.dla.assignment import dla_findings
 from qdqtool.engine.cost import Forecast
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.model_layers import predict_engine
+from qdqtool.formats import INT8, NumberFormat, format_of_element
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.model import Model
@@ -289,6 +290,13 @@ class LintContext:
                 return self.constant(node.inputs[2])
         stored = None if pair.quantize is not None else self.view.constant_tensor(pair.dequantize.inputs[0])
         return None if stored is None else np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(stored.data_type))
+
+    def format_of(self, pair: Pair) -> NumberFormat | None:
+        """The number format of a pair's codes; None where no row of rules/formats.toml has their type."""
+        zero = self.zero_point(pair)
+        if zero is None:
+            return INT8
+        return format_of_element(onnx.helper.np_dtype_to_tensor_dtype(zero.dtype))
 
     def range_of(self, name: str) -> np.float32 | None:
         """The one scale of what a node reads: of its pairs, or of those before what commutes; None for several."""

@@ -127,7 +127,8 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
     made = _attention_of(chain)
     if not form.int8:
         return form.why
-    if view.is_output(made.key) or made.key in view.captured or not _readers(view, made.key):
+    ends = view.is_output(made.key) or made.key in view.captured or not _readers(view, made.key)
+    if ends and made.key not in view.pairs:
         return "no operator after its output leaves room for its last Q/DQ pair"
     shapes = known_shapes(view)
     scores = shapes.get(made.weights, ())

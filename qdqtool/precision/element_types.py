@@ -19,7 +19,14 @@ from qdqtool.precision.type_rules import OperatorTypes, StoredAt, TypeRules, Typ
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.trtversion import TrtVersion
 
-_SHORT = {"FLOAT": "FP32", "FLOAT16": "FP16", "BFLOAT16": "BF16", "DOUBLE": "FP64", "FLOAT4E2M1": "FP4"}
+_SHORT = {
+    "FLOAT": "FP32",
+    "FLOAT16": "FP16",
+    "BFLOAT16": "BF16",
+    "DOUBLE": "FP64",
+    "FLOAT8E4M3FN": "FP8",
+    "FLOAT4E2M1": "FP4",
+}
 _Attributes = Mapping[str, AttributeProto]
 
 

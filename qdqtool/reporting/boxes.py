@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.predict import FLOAT, PredictedLayer
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import is_product
 
@@ -114,7 +114,7 @@ def _single_box(node: Node, *, int8: bool) -> LayerBox:
 def _moves_int8(layers: Iterable[LayerBox], predicted: Iterable[PredictedLayer]) -> Set[str]:
     """Tensors that are read as INT8 without a conversion before: INT8 in memory, whatever makes them."""
     turned = {box.nodes[0] for box in layers if box.kind == "quantize"}
-    return {port.tensor for one in predicted for port in one.inputs if port.precision == "int8"} - turned
+    return {port.tensor for one in predicted for port in one.inputs if port.precision != FLOAT} - turned
 
 
 def _split(boxes: list[LayerBox], members: list[tuple[Node, ...]], tangled: set[int]) -> None:
@@ -133,11 +133,7 @@ def _lines(
     made = {name: number for number, nodes in enumerate(members) for node in nodes for name in node.outputs if name}
     made |= {box.title: number for number, box in enumerate(boxes) if box.look == "ends" and box.kind == "input"}
     int8 = {
-        (name, port.tensor)
-        for one in predicted
-        for port in one.inputs
-        if port.precision == "int8"
-        for name in one.nodes
+        (name, port.tensor) for one in predicted for port in one.inputs if port.precision != FLOAT for name in one.nodes
     }
     turned = {(box.kind, box.nodes[0]): number for number, box in enumerate(boxes) if box.kind in _CONVERSIONS}
     found: dict[tuple[int, int], tuple[str, bool]] = {}

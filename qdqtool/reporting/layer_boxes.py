@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from qdqtool.engine.compare import MEANING, LayerComparison, nodes_inside
 from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.predict import PredictedLayer
-from qdqtool.engine.products import count_products
+from qdqtool.engine.predict import FLOAT, PredictedLayer
+from qdqtool.engine.products import FORMAT_TITLES, count_products
+from qdqtool.formats import number_format
 from qdqtool.graph.view import GraphView
 from qdqtool.precision.element_types import type_name
 from qdqtool.reporting.boxes import LayerBox, Look
 
 _CONVERSIONS = ("quantize", "dequantize")
 _PRODUCTS = ("convolution", "product")
-_LOOKS: Mapping[str, Look] = {"INT8": "int8", "FP16": "fp16", "BF16": "fp16"}
+_LOOKS: Mapping[str, Look] = {**dict.fromkeys(FORMAT_TITLES, "int8"), "FP16": "fp16", "BF16": "fp16"}
 
 Reason = tuple[Look, str]
 
@@ -36,18 +37,21 @@ def predicted_boxes(
 def _conversion(layer: PredictedLayer) -> LayerBox:
     """The box of a left-over Q or DQ; its only node is the tensor, by which the lines find it."""
     tensor = layer.inputs[0].tensor
-    what = "float to INT8" if layer.kind == "quantize" else "INT8 to float"
+    ends = layer.outputs if layer.kind == "quantize" else layer.inputs
+    title = number_format(ends[0].precision).title
+    what = f"float to {title}" if layer.kind == "quantize" else f"{title} to float"
     reason = f"{tensor} goes from {what}: no layer on that side reads the type directly"
     return LayerBox(
-        layer.name, layer.kind, "INT8" if layer.kind == "quantize" else "FP32", "converts", reason, (tensor,)
+        layer.name, layer.kind, title if layer.kind == "quantize" else "FP32", "converts", reason, (tensor,)
     )
 
 
 def _predicted(layer: PredictedLayer, why: Reason | None, types: Mapping[str, int]) -> LayerBox:
-    moves = layer.kind not in _PRODUCTS and layer.input == layer.output == "int8"
-    if layer.compute == "int8" or moves:
+    moves = layer.kind not in _PRODUCTS and layer.input == layer.output != FLOAT
+    if layer.compute != FLOAT or moves:
+        title = number_format(layer.output if moves else layer.compute).title
         reason = why[1] if why is not None and why[0] == "int8" else ""
-        return LayerBox(layer.name, layer.kind, "INT8", "int8", reason or _rule(layer), layer.nodes)
+        return LayerBox(layer.name, layer.kind, title, "int8", reason or _rule(layer), layer.nodes)
     kind = next((type_name(types[port.tensor]) for port in layer.outputs if port.tensor in types), "FP32")
     look = _LOOKS.get(kind, "fp32")
     product = layer.kind in _PRODUCTS

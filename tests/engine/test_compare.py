@@ -75,8 +75,8 @@ def test_a_layer_of_another_type() -> None:
     [
         (QDQ, layer("w + wq + c"), ("float", "multiplies FP32, predicted INT8")),
         (QDQ, layer("w + wq + c + y", reads="Half"), ("float", "multiplies FP16, predicted INT8")),
-        (NET, int8("c + r"), ("int8", "multiplies INT8, predicted float")),
-        (NET, int8("c"), ("int8", "multiplies INT8, predicted float")),
+        (NET, int8("c + r"), ("format", "multiplies INT8, predicted float")),
+        (NET, int8("c"), ("format", "multiplies INT8, predicted float")),
     ],
 )
 def test_a_product_in_another_type_is_told_whatever_runs_with_it(

@@ -37,7 +37,12 @@ def test_bytes_of_a_plain_model() -> None:
     found = cost_of(PLAIN)
     x, c, weights = 4 * 64, 8 * 64, 8 * 4 + 8
     assert found.bytes_moved == 4 * x + 2 * c + 2 * weights + 2 * c + 4 * c, "FP32 at the ends, FP16 between"
-    assert (found.layers, found.int8_layers, found.conversions, found.float_residuals) == (2, 0, 0, 0)
+    assert (found.layers, found.layers_by_format.get("INT8", 0), found.conversions, found.float_residuals) == (
+        2,
+        0,
+        0,
+        0,
+    )
 
 
 SHUFFLED = """g (float[N,4,8,8] x) => (float[N,256] y) <float[4,4,1,1] w, int64[1] zero = {0}, int64[1] rest = {-1}>
@@ -62,7 +67,7 @@ def test_bytes_of_an_int8_layer() -> None:
     assert found.bytes_moved is not None
     # the INT8 values of an input of the network are one byte each, whatever the input itself is
     assert found.bytes_moved == quantize + (x + 2 * c + weights) + (2 * c + 4 * c)
-    assert (found.int8_layers, found.conversions) == (1, 1)
+    assert (found.layers_by_format.get("INT8", 0), found.conversions) == (1, 1)
 
 
 def work_of_layers(text: str) -> list[LayerWork]:
@@ -161,7 +166,7 @@ TYPED = """g (float16[1,4,8,8] x) => (float16[1,8,8,8] y) <float[8,4,1,1] w, flo
 def test_casts_around_a_pair_are_seen_through_and_its_product_is_int8() -> None:
     found = typed_cost(TYPED)
     x, c, weights = 4 * 64, 8 * 64, 8 * 4
-    assert (found.layers, found.int8_layers, found.conversions) == (3, 1, 1)
+    assert (found.layers, found.layers_by_format.get("INT8", 0), found.conversions) == (3, 1, 1)
     assert dict(found.bytes_by_type) == {"FP16": 2 * (x + c + c + c), "INT8": x + x + weights}
     assert dict(found.macs_by_type) == {"INT8": c * 4}
 

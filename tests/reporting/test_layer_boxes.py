@@ -18,7 +18,7 @@ from qdqtool.reporting.layer_boxes import Reason, built_boxes, predicted_boxes
 def layer(kind: str, reads: str, writes: str, compute: str = "float", rule: str = "", *nodes: str) -> PredictedLayer:
     """A layer of the node n, or of others; int8 where a tensor's name is capital."""
     ports = [Port(name.lower(), "int8" if name.isupper() else "float") for name in (reads, writes)]
-    return PredictedLayer("L", kind, nodes or ("n",), nodes or ("n",), compute, (ports[0],), (ports[1],), (), rule)  # type: ignore[arg-type]
+    return PredictedLayer("L", kind, nodes or ("n",), nodes or ("n",), compute, (ports[0],), (ports[1],), (), rule)
 
 
 def box(one: PredictedLayer, types: dict[str, int] | None = None, **reasons: Reason) -> LayerBox:
@@ -74,7 +74,8 @@ def test_of_several_nodes_what_is_not_int8_goes_first() -> None:
     ("kind", "shown", "words"), [("quantize", "INT8", "float to INT8"), ("dequantize", "FP32", "INT8 to float")]
 )
 def test_a_conversion_is_found_by_its_tensor(kind: str, shown: str, words: str) -> None:
-    found = box(layer(kind, "x", "x"))
+    ends = ("x", "X") if kind == "quantize" else ("X", "x")
+    found = box(layer(kind, *ends))
     assert (found.type, found.look, found.nodes) == (
         shown,
         "converts",
