@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qdqtool.cli.command_lines import command, file_word, next_line, output_beside
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.lint_dla import check_dla_arguments, dla_facts, dla_text
-from qdqtool.cli.next_steps import repair
+from qdqtool.cli.next_steps import data_words, repair
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import at_least, by_code, counts
 from qdqtool.verbs.lint_options import LintOptions, split_codes
 
 if TYPE_CHECKING:
+    from qdqtool.diagnosis.cause import Cause
     from qdqtool.linting.checks import Check
     from qdqtool.linting.finding import Finding
     from qdqtool.verbs.lint import LintResult
@@ -120,6 +123,7 @@ def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
         "target": args.target,
         "counts": counts(result.findings),
         "findings": [finding.to_json() for finding in result.findings],
+        "causes": None if result.causes is None else result.causes.to_json(),
         "fixed": [finding.to_json() for finding in result.fixed],
         "new": [finding.to_json() for finding in result.new],
         "file": None if args.output is None else str(result.model),
@@ -134,9 +138,20 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
         lines.append(f"wrote {result.model}: {result.repaired()}")
     else:
         lines += _repairs(result.findings, args, typed=result.typed)
+    if result.causes is not None and result.causes.causes:
+        lines += _remedy(result.causes.causes[0], args)
     if result.findings:
         lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
     return lines
+
+
+def _remedy(cause: Cause, args: argparse.Namespace) -> list[str]:
+    """The commands that do away with a cause."""
+    output = output_beside(Path(args.model), "mended")[-1].removeprefix("-o=")
+    target = [] if args.target == "gpu" else ["--target", args.target]
+    commands = cause.commands(file_word(args.model), output, data_words(args))
+    commands[-1][-2:-2] = [*target, *([] if args.trt_version is None else ["--trt-version", args.trt_version])]
+    return [next_line(command(*words)) for words in commands]
 
 
 def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:

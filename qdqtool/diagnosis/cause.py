@@ -26,6 +26,9 @@ CauseName = Literal[
 ]
 
 
+_WITH_CACHES = "10.3"  # a version that peel takes, which writes a cache beside the plain model
+
+
 @dataclass(frozen=True, repr=False)
 class Cause(Displayed):
     """One cause of a loss.
@@ -33,7 +36,7 @@ class Cause(Displayed):
     Attributes:
         name: what is wrong.
         where: tensors or operators, the worst first.
-        evidence: a sentence with the figures, without a stop.
+        evidence: facts with their figures, with semicolons between and without a stop.
         remedy: the step that does away with it; `insert` takes the FP32 model, or the Q/DQ model with --requantize.
         gain: what one change, which does away with this cause alone, takes off the loss at the outputs; None where that
             was not measured.
@@ -55,30 +58,33 @@ class Cause(Displayed):
         """Name, evidence and gain."""
         return f"{self.name}: {self.evidence}; {self.gain_text()}"
 
+    def summary(self) -> list[str]:
+        """Name and evidence, a fact on each line, then the gain."""
+        first, *more = self.evidence.split("; ")
+        return [f"{self.name}: {first}", *(f"  {fact}" for fact in (*more, self.gain_text()))]
+
     def gain_text(self) -> str:
         """The expected gain in words."""
         if self.gain is None:
             return f"gain not measured ({self.unmeasured})"
         return f"without it the loss at the outputs is {self.gain:.4g} less"
 
-    def remedy_words(self, model: str, output: str, data: Sequence[str] = (), source: str | None = None) -> list[str]:
-        """The command of the remedy behind `qdqtool`.
+    def commands(self, model: str, output: str, data: Sequence[str] = (), source: str | None = None) -> list[list[str]]:
+        """The words behind `qdqtool` that carry out the remedy: one command, or two where weights are edited first.
 
         Args:
             model: the file of the Q/DQ model.
             output: the file that is written.
-            data: the words that name the data, for verbs that read data.
+            data: the words that name the data.
             source: the file of the FP32 model, where there is one.
         """
-        step = self.remedy
-        plain = step.verb == "insert" and source is not None
-        words = [step.verb, source if plain and source is not None else model]
-        words += ["--requantize"] if step.verb == "insert" and not plain else []
-        words += data if step.verb == "insert" else ()
-        for name, value in step.options.items():
-            values = value if isinstance(value, tuple) else (value,)
-            words += [f"--{name}", *(str(one) for one in values if one is not True)]
-        return [*words, "-o", output]
+        words = [word for name, value in self.remedy.options.items() for word in (f"--{name}", str(value))]
+        before = []
+        if source is None and "condition" in self.remedy.options:
+            source = f"{output.removesuffix('.onnx')}.plain.onnx"
+            before = [["peel", model, "--target", "gpu", "--trt-version", _WITH_CACHES, "-o", source]]
+        given = [model, "--requantize"] if source is None else [source]
+        return [*before, [self.remedy.verb, *given, *data, *words, "-o", output]]
 
     def to_json(self) -> dict[str, Any]:
         """The cause as JSON values."""
@@ -120,11 +126,11 @@ class LossCauses(Displayed):
         return f"likely cause: {self.causes[0].headline()}{more}"
 
     def summary(self) -> list[str]:
-        """The loss, a line for each cause, the notes."""
+        """The loss, a few lines for each cause, the notes."""
         lost = (
             [] if self.loss is None else [f"loss at the outputs: {self.loss:.4g} ({counted(self.samples, 'sample')})"]
         )
-        return [*lost, *(one.headline() for one in self.causes), *self.notes]
+        return [*lost, *(line for one in self.causes for line in one.summary()), *self.notes]
 
     def rows(self) -> Cells:
         """One row for each cause."""

@@ -69,7 +69,11 @@ def diagnose(
             only once; what onnxruntime refuses.
         MissingPackageError: onnxruntime (or Pillow, for images) is not installed.
     """
-    found, notes = look(model, data, options or DiagnosisOptions(), source)
+    return causes_of(*look(model, data, options or DiagnosisOptions(), source))
+
+
+def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
+    """Measure what each suspicion wins, and rank those that win enough."""
     ranked: list[Cause] = []
     base, changes = found.model, list[Callable[[Model], Model]]()
     for makers in (FAULTS, *((one,) for one in TRAITS)):

@@ -42,7 +42,7 @@ from qdqtool.simulation.rounding import fake_quantize_weight
 _DROP, _POOR = 6.0, 30.0
 _FEW = 3  # tensors that are a fault of their own; more of them have one cause together
 MOST = 0.5  # of the loss, that the change of a less likely cause wins
-_OFF = 1.5  # a range of an input beyond this ratio is of other values
+_OFF = 2.0  # a range of an input beyond this ratio is of other values
 _MOSTLY = 0.5  # a tensor is dead where more of its values become zero
 _LOST, _TIMES = 0.02, 4.0  # of the signal of a mean channel; how much less it would be with a scale of its own
 _STEPS = 4  # a channel with fewer has hardly any
@@ -164,17 +164,18 @@ def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
     run = table.provenance if table is not None else Provenance()
     counts = {"ranges": len(tensors), "wide": len(wide), "short": len(short), "samples": run.samples}
     worst = [one for one in worst if (one.amax > one.best) == (wide_noise > short_noise)] or worst
+    method = f" (method {run.method})" if run.method else ""
     if wide_noise > short_noise:
-        method = f" (method {run.method})" if run.method else ""
         text = f"{len(wide)} of {counted(len(tensors), 'range')}{method} are wider than the data ask for; "
         cause = Cause(
             "outliers", _names(worst), text + _described(worst[0]), insert_step(method="auto"), figures=counts
         )
     else:
         few = f"; scales come from {counted(run.samples, 'sample')}" if 0 < run.samples <= _FEW_SAMPLES else ""
-        text = f"{len(short)} of {counted(len(tensors), 'range')} are shorter than the data ask for{few}; "
+        text = f"{len(short)} of {counted(len(tensors), 'range')}{method} are shorter than the data ask for{few}; "
         step = insert_step(method="auto")
-        cause = Cause("calibration data", _names(worst), text + _described(worst[0]), step, figures=counts)
+        name: CauseName = "saturated tensor" if run.method.startswith("percentile") else "calibration data"
+        cause = Cause(name, _names(worst), text + _described(worst[0]), step, figures=counts)
     return Suspect(cause, _with_best(tensors))
 
 

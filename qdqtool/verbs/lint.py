@@ -14,6 +14,8 @@ import onnx
 
 from qdqtool.calibration.engine import calibrate_scales
 from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.diagnosis.cause import LossCauses
+from qdqtool.diagnosis.diagnose import DiagnosisOptions, causes_of, look
 from qdqtool.display import Cells, Displayed, counted
 from qdqtool.dla.assignment import DlaReport
 from qdqtool.errors import QdqError
@@ -57,6 +59,7 @@ class LintResult(Displayed, Generic[ModelT]):
         typed: whether the model has FP16 or BF16 tensors: some repairs edit FP32 models alone.
         new: the findings of the repaired model that the given one had not: of a cut of the DLA's part, once others are
             gone, another node is the first.
+        causes: with data, why the given model loses accuracy; None for a plain model, or where codes were selected.
     """
 
     findings: tuple[Finding, ...]
@@ -67,6 +70,7 @@ class LintResult(Displayed, Generic[ModelT]):
     dla: DlaReport | None = None
     typed: bool = False
     new: tuple[Finding, ...] = ()
+    causes: LossCauses | None = None
 
     def repaired(self) -> str:
         """How many findings a repair did away with, how many are left, and how many of those are new."""
@@ -93,7 +97,8 @@ class LintResult(Displayed, Generic[ModelT]):
         for code, found in by_code(self.findings).items():
             lines += _group(code, names.get(code, ""), found, in_full=in_full)
         listed = format_counts(self.findings) or "nothing found"
-        return [*lines, f"{name}: {listed}" if name else listed]
+        causes = [] if self.causes is None else self.causes.summary()
+        return [*causes, *lines, f"{name}: {listed}" if name else listed]
 
     def rows(self) -> Cells:
         """One row for each finding, by code."""
@@ -143,7 +148,8 @@ def lint(
     Args:
         model: plain or with Q/DQ; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         options: see `LintOptions`.
-        data: what to run through the model, so that FP16 is judged by the values of its tensors too; see `open_loader`.
+        data: what to run through the model, so that FP16 is judged by the values of its tensors, too, and causes of a
+            loss are named; see `open_loader`.
         output: file for the repaired model, needed where `fix` is asked for and the model is a path.
 
     Raises:
@@ -161,14 +167,15 @@ def lint(
     context = LintContext(opened, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     context.verdict = _verdict(library, opened)
-    if data is not None:
-        context.largest = _largest(opened, data, options)
+    causes, unknown = (None, ()) if data is None else _run_data(context, data, options)
     before = run_checks(context, checks)
-    notes = (*said, *(() if library is not None else _not_asked(options, checks)), *_inside_bodies(opened))
+    notes = (*said, *unknown, *(() if library is not None else _not_asked(options, checks)), *_inside_bodies(opened))
     if fix and inlined:
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not fix:
-        return LintResult(tuple(before), tuple(checks), notes=notes, dla=context.dla, typed=is_typed(opened))
+        return LintResult(
+            tuple(before), tuple(checks), notes=notes, causes=causes, dla=context.dla, typed=is_typed(opened)
+        )
 
     done = repair(context, checks, fix)
     context = context.again()
@@ -179,7 +186,9 @@ def lint(
     gone = tuple(one for key, one in earlier if key not in left)
     new = tuple(one for one in after if one.key not in dict(earlier))
     given = give_back(opened.proto, opened, None if output is None else Path(output))
-    return LintResult(tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla, new=new)
+    return LintResult(
+        tuple(after), tuple(checks), gone, given, (*notes, *done.notes), context.dla, new=new, causes=causes
+    )
 
 
 def _codes_to_fix(opened: Model, options: LintOptions) -> tuple[str, ...]:
@@ -203,6 +212,28 @@ def _inside_bodies(opened: Model) -> tuple[str, ...]:
         return ()
     there = f"{counted(len(inside), 'product')} inside If, Loop or Scan, such as {inside[0]}"
     return (f"{there}: TensorRT uses no INT8 there, and lint does not look there but for Q/DQ",)
+
+
+def _run_data(
+    context: LintContext, data: Data | DataLoader, options: LintOptions
+) -> tuple[LossCauses | None, tuple[str, ...]]:
+    """Give the context the largest values on the data; of a Q/DQ model the causes of its loss, or a note why not."""
+    opened, notes = context.model, tuple[str, ...]()
+    if opened.view.pairs and not options.select:
+        how = DiagnosisOptions(
+            target=options.target,
+            trt_version=options.trt_version,
+            data_options=options.data_options,
+            provider=options.provider,
+        )
+        try:
+            found, said = look(opened, data, how, None)
+            context.largest = found.context.largest
+            return causes_of(found), said
+        except QdqError as error:  # data that do not fit are refused below
+            notes = (f"causes of a loss are not looked for: {error.reason}",)
+    context.largest = _largest(opened, data, options)
+    return None, notes
 
 
 def _largest(opened: Model, data: Data | DataLoader, options: LintOptions) -> dict[str, float]:

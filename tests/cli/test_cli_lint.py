@@ -140,6 +140,24 @@ def test_with_data_values_beyond_fp16_are_named(folder: Path, capsys: Capsys) ->
     refused(run(capsys, *asked, "--data", folder / "none.npy"), "none.npy")
 
 
+def test_with_data_the_cause_of_a_loss_is_named_with_the_command_that_mends_it(folder: Path, capsys: Capsys) -> None:
+    values = np.random.default_rng(0).standard_normal((8, 4, 8, 8)).astype(np.float32)
+    np.save(folder / "x.npy", values)
+    np.save(folder / "other.npy", values / 255)
+    model = folder / "odd.qdq.onnx"
+    assert run(capsys, "insert", folder / "m.onnx", "--data", folder / "other.npy", "-o", model, "-q").code == 0
+    asked = ("lint", model, "--data", folder / "x.npy")
+    lines = run(capsys, *asked).out.splitlines()
+    assert re.fullmatch(r"loss at the outputs: [01.]\d* \(8 samples\)", lines[0])
+    assert lines[1].startswith("preprocessing: the range of the input x ends at 0.0")
+    (step,) = [shlex.split(line.removeprefix("next: ")) for line in lines if line.startswith("next: ")]
+    assert step[-2:] == ["-o", str(folder / "odd.mended.qdq.onnx")]
+    assert run(capsys, *step[1:]).code == 0
+    document = json.loads(run(capsys, "lint", step[-1], *asked[2:], "--json").out)
+    assert document["causes"]["causes"] == [] and document["causes"]["loss"] < 0.05
+    assert json.loads(run(capsys, *asked, "--select", "Q040", "--json").out)["causes"] is None
+
+
 def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:
     for words, codes in (
         (("--select", "Q001"), {"Q001"}),
@@ -154,7 +172,7 @@ def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:
 def test_json_has_its_keys_and_counts(folder: Path, capsys: Capsys) -> None:
     said = run(capsys, "lint", folder / "bad.onnx", "--ignore", "Q016,Q018", "--format", "json")
     document = json.loads(said.out)
-    keys = {"schema", "model", "target", "counts", "findings", "fixed", "new", "file", "notes"}
+    keys = {"schema", "model", "target", "counts", "findings", "causes", "fixed", "new", "file", "notes"}
     assert set(document) == keys and document["schema"] == 1 and document["file"] is None
     assert document["counts"] == {"error": 1, "warning": 1, "note": 0}
     assert document["findings"][0]["where"] == "c1" and document["findings"][0]["fixable"] is True

@@ -118,8 +118,8 @@ def test_remedy_is_a_command() -> None:
     tensor = found.tensors["/stage8a/relu/Relu_output_0"]
     cause = first(causes(with_scales(model, {tensor.name: Scale.of(tensor.best / 3000)})))
     options = ["--data", "images/", "--method", "auto", "-o", "b.onnx"]
-    assert cause.remedy_words("q.onnx", "b.onnx", options[:2]) == ["insert", "q.onnx", "--requantize", *options]
-    assert cause.remedy_words("q.onnx", "b.onnx", options[:2], "m.onnx") == ["insert", "m.onnx", *options]
+    assert cause.commands("q.onnx", "b.onnx", options[:2]) == [["insert", "q.onnx", "--requantize", *options]]
+    assert cause.commands("q.onnx", "b.onnx", options[:2], "m.onnx") == [["insert", "m.onnx", *options]]
 
 
 def _inner(factor: float) -> Model:
