@@ -116,5 +116,5 @@ def look(
     reference = OutputReference.of(observable, source_of(observable, loader).samples)
     int8_loss = reference.loss(context.wide)
     loss = reference.loss(as_run(model)) if context.has_halves else int8_loss
-    found = Evidence(context, observable, loader, reference, loss, int8_loss, histograms, source is not None)
+    found = Evidence(context, observable, loader, reference, loss, int8_loss, histograms)
     return found, (*said, *loader.notes)

@@ -96,7 +96,6 @@ class Evidence:
         loss: of the Q/DQ model at its outputs, as it is run, FP16 and BF16 rounded.
         int8_loss: the same with everything but INT8 in FP32.
         histograms: tensor -> its values in the float model, on all data.
-        has_source: whether the float model is the one that the Q/DQ model was made from, not the latter without pairs.
     """
 
     context: LintContext
@@ -106,7 +105,6 @@ class Evidence:
     loss: float
     int8_loss: float
     histograms: Mapping[str, Histogram]
-    has_source: bool = False
 
     @property
     def model(self) -> Model:

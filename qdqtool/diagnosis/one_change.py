@@ -15,7 +15,7 @@ import numpy.typing as npt
 from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor, count_uses, write_constant
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView, Use
+from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.graph.weighted import pair_behind
 from qdqtool.scales import Scale
 
@@ -56,24 +56,24 @@ def with_weights(model: Model, weights: Mapping[str, Array]) -> Model:
 
 
 def with_float_operators(model: Model, operators: Collection[str], plain: GraphView) -> Model:
-    """The model in which some operators, by their first outputs, read floats: tensors without their pairs.
-
-    Weights that the file holds as integers are those of the float model.
-    """
+    """The model in which some operators, by their first outputs, read tensors without pairs, and the float weights."""
     made = model.copy()
     view = made.view
     editor = Editor(view)
     paired = {pair.dequantize.outputs[0]: pair for pairs in view.pairs.values() for pair in pairs}
     for node in (view.producers[key] for key in operators):
         for index, name in enumerate(node.inputs):
-            pair = pair_behind(view, name) if view.is_constant(name) else paired.get(name)
-            if pair is None:
-                continue
-            value = plain.array(pair.tensor) if view.is_constant(name) and pair.dequantize.outputs[0] == name else None
-            read = pair.tensor
-            if value is not None:
-                read = editor.add_initializer(editor.unique_name(f"{pair.tensor}_float"), value.astype(np.float32))
-            if value is not None or not view.is_constant(name):
-                editor.reroute(Use(node, index), read)
+            if not view.is_constant(name):
+                if name in paired:
+                    editor.reroute(Use(node, index), paired[name].tensor)
+            elif pair_behind(view, name) is not None and (value := float_input(plain, node, index)) is not None:
+                other = editor.add_initializer(editor.unique_name(f"{name}_float"), value.astype(np.float32))
+                editor.reroute(Use(node, index), other)
     editor.commit()
     return made
+
+
+def float_input(plain: GraphView, node: Node, index: int) -> Array | None:
+    """What the float model has for a constant that a node of the Q/DQ model reads; None where it is not known."""
+    twin = plain.producers.get(node.key)
+    return None if twin is None or index >= len(twin.inputs) else plain.array(twin.inputs[index])

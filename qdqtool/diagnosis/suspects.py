@@ -19,7 +19,7 @@ from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.decisions import Provenance
 from qdqtool.diagnosis.cause import Cause, CauseName
 from qdqtool.diagnosis.evidence import Evidence, PairedTensor
-from qdqtool.diagnosis.one_change import with_float_operators, with_scales, with_weights
+from qdqtool.diagnosis.one_change import float_input, with_float_operators, with_scales, with_weights
 from qdqtool.display import counted
 from qdqtool.evaluation.known_preprocess import known_preprocess, other_values
 from qdqtool.formats import INT8
@@ -45,6 +45,7 @@ MOST = 0.5  # of the loss, that the change of a less likely cause wins
 _OFF = 2.0  # a range of an input beyond this ratio is of other values
 _MOSTLY = 0.5  # a tensor is dead where more of its values become zero
 _LOST, _TIMES = 0.02, 4.0  # of the signal of a mean channel; how much less it would be with a scale of its own
+_UNLIKE = 8.0  # channels of a weight whose float values are not known
 _STEPS = 4  # a channel with fewer has hardly any
 _FEW_SAMPLES = 8  # that scales come from
 _AXIS_OPSET = 13  # from which on a pair may have several scales
@@ -103,14 +104,14 @@ def per_tensor_weights(found: Evidence) -> Iterator[Suspect]:
     """Weights with one scale whose channels differ in size."""
     context = found.context
     axes = {id(node): rule.axis for node, rule in RuleIndex(context.rules.weights, context.rules).nodes(context.view)}
-    weights, worst, paired = {}, dict[str, float](), 0
+    weights, worst, paired, integers = {}, dict[str, float](), 0, True
     for node, index in context.weighted:
         pair, axis = context.weight_pair(node, index), axes.get(id(node))
         scale = None if pair is None else context.scale_of(pair)
         paired += pair is not None
         if pair is None or scale is None or scale.size != 1 or axis is None:
             continue
-        array = found.plain.view.array(pair.tensor)
+        array = float_input(found.plain.view, node, index)
         if node.inputs[index] != pair.dequantize.outputs[0] or array is None or array.dtype.kind != "f":
             continue
         channels = np.abs(np.moveaxis(array.astype(np.float32, copy=False), axis, 0)).reshape(array.shape[axis], -1)
@@ -118,15 +119,14 @@ def per_tensor_weights(found: Evidence) -> Iterator[Suspect]:
         if sizes.size > 1 and sizes.max() > 0:
             worst[pair.tensor] = float(sizes.max() / max(np.median(sizes), sizes.max() / INT8.largest**2))
             weights[pair.tensor] = fake_quantize_weight(array.astype(np.float32, copy=False), axis)
-    if not weights:
+            held = context.view.array(pair.tensor) if pair.quantize is None else None
+            integers &= held is not None and np.array_equal(array, held)
+    if not weights or (integers and max(worst.values()) < _UNLIKE):
         return
     order = tuple(sorted(worst, key=lambda name: -worst[name]))
     text = f"{len(weights)} of {counted(paired, 'weight')} have one scale"
     text += f"; in {order[0]} the largest channel is {worst[order[0]]:.3g} times the median one"
     figures = {"weights": len(weights), "of": paired, "largest_over_median": worst[order[0]]}
-    integers = not found.has_source and all(
-        pair.quantize is None for name in weights for pair in context.view.pairs[name]
-    )
     why = "the file holds integers, and the FP32 model is not given" if integers else ""
     cause = Cause("per-tensor weights", order, text, insert_step(method="auto"), None, why, figures)
     yield Suspect(cause, None if integers else lambda model: with_weights(model, weights))

@@ -265,3 +265,13 @@ def test_values_beyond_fp16() -> None:
 def test_plain_model_is_refused() -> None:
     with pytest.raises(QdqError, match="has no Q/DQ to diagnose"):
         diagnose(open_model(DETECTOR), {"images": images()})
+
+
+def test_per_tensor_weights_that_the_file_holds_as_integers() -> None:
+    data = {"x": np.random.default_rng(0).uniform(0, 1, (16, 4, 8, 8)).astype(np.float32)}
+    options = InsertOptions(plan=PlanOptions(weights="per-tensor"), dq_only=True, keep_float=0)
+    model = open_model(insert(_wide_channel(), data=data, options=options).model)
+    cause = diagnose(model, data).causes[0]
+    assert (cause.name, cause.gain) == ("per-tensor weights", None) and "holds integers" in cause.unmeasured
+    cause = diagnose(model, data, source=open_model(_wide_channel())).causes[0]
+    assert cause.name == "per-tensor weights" and cause.gain is not None and cause.gain > 0.1
