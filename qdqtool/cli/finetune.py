@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     args.batch = 1  # the loader's; training makes its own
     judged_by = args.eval_data, args.eval_labels, args.eval_names
-    check_report(args, args.teacher, args.loss, *judged_by, alone=True)
+    check_report(args, args.teacher, args.loss, args.labels, *judged_by, alone=True)
     try:
         result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     except (LostWorkerError, KeyboardInterrupt) as error:

@@ -223,7 +223,7 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     """Insert with the same data, where the model was trained in float; data with labels are no data to calibrate on."""
     if not result.in_float:
         return []
-    if args.label or args.loss:
+    if args.label or args.labels or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
 

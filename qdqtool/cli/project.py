@@ -45,6 +45,7 @@ _REFERENCES = {"evaluate": "--baseline", "report": "--model", "improve": "--sour
 _NOT_FOR = {
     "model": ("peel", "improve", "finetune"),  # take a model with Q/DQ
     "data": ("peel", "graft"),
+    "labels": ("finetune",),  # which learns from itself in float without any
     "names": ("peel", "ptq", "compare"),
 }
 _NO_DATA = frozenset(["scales", "merge"])  # dests of options that stand for --data

@@ -30,9 +30,11 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.casts import fp32_masters
+from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions, MeasuredBatches
 from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks
+from qdqtool.training.class_labels import with_class_labels
 from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import OutputGain, finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
@@ -48,7 +50,13 @@ from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import insert, plan
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import give_typed
-from qdqtool.verbs.validation_metric import TaskMetric, ValidationMetric, check_judgeable, has_truth
+from qdqtool.verbs.validation_metric import (
+    TaskMetric,
+    ValidationMetric,
+    check_judgeable,
+    has_truth,
+    task_gain,
+)
 
 __all__ = ["FinetuneOptions", "FinetuneResult", "finetune"]
 
@@ -98,8 +106,8 @@ def finetune(
 ) -> FinetuneResult[Any]:
     """Train a Q/DQ model's weights so that it loses less in INT8; scales and graph stay unless asked otherwise.
 
-    A model without Q/DQ gets them as by `insert` with its defaults, and learns from itself in float. With a teacher or
-    labels it is trained in float, such as a pruned one.
+    A model without Q/DQ gets them as by `insert` with its defaults, and learns from itself in float, or `labels`. With
+    a teacher, or a loss on arrays of the data, it is trained in float, such as a pruned one.
 
     Args:
         model: a Q/DQ or a plain model; a path, ModelProto, gs.Graph or a callable returning one; never changed.
@@ -137,13 +145,18 @@ def _finetune(
     _check_places(source, data, options, target)
     reading, said = apply_known(source.name, data, data_options, [known_preprocess(source.proto)])
     with ExitStack() as stack:
-        if not has_qdq(source.view) and options.learns_float:
+        in_int8 = options.learns_float and (options.labels is None or not kept_of(source.proto))
+        if not has_qdq(source.view) and in_int8:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="qdqtool-")))
             source, placed = _with_pairs(source, data, options, reading, folder)
             said = (*said, placed)
         elif options.relu6:
             todo = "insert --condition relu6 limits Relu before it places Q/DQ"
             raise QdqError("--relu6", "is for a model that gets its Q/DQ here", todo)
+        if options.labels is not None:
+            labeled = with_class_labels(source, data, options.labels, reading, options.loss)
+            options, reading = replace(options, loss=labeled.loss), labeled.reading
+            return _train_opened(source, labeled.data, options, reading, target, said, reducer)
         return _train_opened(source, data, options, reading, target, said, reducer)
 
 
@@ -197,6 +210,8 @@ def _train_opened(
     if reducer is not None:
         reducer.broadcast(np.zeros(1))  # the file is there on all ranks
     notes = (*said, *_notes(job, found.done.progress), *notes)
+    if options.task is not None and job.measured is None and found.done.progress.best_step and owner:
+        notes = (*notes, task_gain(options.task, opened.proto, tuned.proto))
     return _result(job, found, given, gains, notes, in_float=in_float)
 
 
@@ -299,7 +314,7 @@ def _check_places(opened: Model, data: Data, options: FinetuneOptions, target: P
     """Refuse places that would do harm before anything is done."""
     checkpoint = None if options.run.keep is not None else options.run.checkpoint
     outputs = {"the model": target, "--checkpoint": checkpoint, "--log": options.run.log}
-    named: list[object] = [data, options.teacher, options.loss.script]
+    named: list[object] = [data, options.teacher, options.loss.script, options.labels]
     if options.task is not None:
         named += [options.task.data, options.task.labels, options.task.options.names]
     check_targets(outputs, [*opened.files, *files_of(*named)])
@@ -404,8 +419,15 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     free |= {"workers", "reducer", "keep", *(["epochs"] if options.run.epochs is None else [])}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
-    more = {"batch": options.batch, "memory": options.memory, "backend": job.backend.name, "provider": options.provider}
+    more: dict[str, object] = {
+        "batch": options.batch,
+        "memory": options.memory,
+        "backend": job.backend.name,
+        "provider": options.provider,
+    }
     task = None if options.task is None else options.task.summary()
+    if options.labels is not None:
+        more["labels"] = str(options.labels)
     update = asdict(options.update)
     for name, default in (("l2", 0.0), ("precision", "fp32"), ("loss_scale", None)):
         if update[name] == default:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 from qdqtool.display import Displayed, ModelT, counted, model_name, written
+from qdqtool.errors import QdqError
+from qdqtool.options import option
+from qdqtool.training.losses.options import WHAT
 from qdqtool.training.options import TrainingOptions
 
 if TYPE_CHECKING:
@@ -23,10 +26,30 @@ class FinetuneOptions(TrainingOptions):
     """How a Q/DQ model is fine-tuned: what `TrainingOptions` lists, and a task.
 
     Attributes:
+        labels: classes of the data, as `evaluate` takes them, or "folders" where the data tell them; None for arrays
+            that the loss names, or for none.
         task: measures the task on labeled data in place of the loss; the loss on data without labels.
     """
 
+    labels: str | Path | None = option(
+        None,
+        "--labels",
+        "classes of --data, as evaluate --labels, or the word folders: train a classifier on them",
+        metavar="L",
+        group=WHAT,
+    )
     task: TaskMetric | None = None
+
+    def check(self) -> None:
+        """Refuse what `TrainingOptions.check` refuses, and labels where blocks are trained.
+
+        Raises:
+            QdqError: one of them, named.
+        """
+        super().check()
+        if self.labels is not None and self.blocks:
+            reason = "cannot be combined with --blocks, which learn the model's own FP32 outputs"
+            raise QdqError("--labels", reason, "leave one of them out")
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import onnx
+
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.samples import open_samples
 from qdqtool.evaluation.tasks import TaskOptions, asked_metric
@@ -60,6 +63,21 @@ class ValidationMetric:
         found = evaluate(proto, task.data, task.labels, options, task.data_options)
         metric = next(iter(found.figures))
         return 1.0 - found.value(metric)
+
+
+def task_gain(task: TaskMetric, before: onnx.ModelProto, after: onnx.ModelProto) -> str:
+    """A sentence on what training brought on the task, with the paired interval; what to keep where it shows no gain.
+
+    The samples are those by which the weights were chosen, so that the gain is an upper estimate.
+    """
+    options = replace(task.options, baseline=before, progress=False)
+    found = evaluate(after, task.data, task.labels, options, task.data_options)
+    metric = next(iter(found.figures))
+    lost = found.loss(metric)
+    low, high = -lost.interval.high, -lost.interval.low
+    figures = f"{metric} {found.value(metric):.3f}, {found.value(metric) + lost.value:.3f} before training"
+    said = f"{figures} ({low:+.3f} to {high:+.3f}, {counted(found.samples, 'sample')})"
+    return said if low > 0 else f"{said}: no gain is shown, keep the model from before"
 
 
 def has_truth(task: TaskMetric, inputs: Sequence[Input]) -> bool:

@@ -21,13 +21,15 @@ import pytest
 from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
 from qdqtool.graph.model_file import is_unread
 from qdqtool.graph.view import GraphView
+from qdqtool.runtime.executor import Executor
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import UpdateOptions
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, finetune
-from qdqtool.verbs.validation_metric import TaskMetric
+from qdqtool.verbs.validation_metric import TaskMetric, task_gain
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 from tests.graphs import SMALL_NET, model_of
@@ -64,6 +66,81 @@ def test_labels_of_a_wrong_shape_are_refused_in_one_line(folder: Path) -> None:
     np.savez(folder / "wrong.npz", x=DATA, y_label=np.zeros((20, 3), np.int64))
     with pytest.raises(QdqError, match=r"'y_label' of --label y:ce takes \[1\], the data has \[1, 3\]"):
         tune(folder, data="wrong.npz", loss=LossOptions((parse_label("y:ce"),)))
+
+
+def test_classes_of_a_file_train_as_their_array_does(folder: Path) -> None:
+    np.save(folder / "train.npy", np.arange(20) % 3)
+    array = tune(folder, "array.onnx", data="l.npz", loss=LossOptions((parse_label("y:ce"),)))
+    found = tune(folder, "file.onnx", labels=folder / "train.npy")
+    assert found.model.read_bytes() == array.model.read_bytes()
+    smoothed = LossOptions((parse_label("y:ce=smoothing=0.2:2:classes"),))
+    other = tune(folder, "smoothed.onnx", labels=folder / "train.npy", loss=smoothed)
+    assert other.before > 1.8 * found.before and other.model.read_bytes() != array.model.read_bytes()
+
+
+def test_a_plain_classifier_is_quantized_and_learns_its_classes(folder: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=DATA, y=np.arange(20) % 3)
+    options = FinetuneOptions(run=replace(QUICK, steps=20), update=BRISK, labels="folders")
+    found = finetune(folder / "m.onnx", tmp_path / "d.npz", options, output=tmp_path / "t.onnx")
+    assert any("as qdqtool insert does" in note for note in found.notes)
+    assert found.after < found.before and not found.in_float
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(found.model).graph.node}
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_an_output_of_sigmoids_learns_by_binary_cross_entropy(tmp_path: Path, classes: int) -> None:
+    text = f"""net (float[N,4,8,8] x) => (float[N,{classes}] y) <float[{classes},4,1,1] w>
+    {{ c = Conv(x, w)  p = GlobalAveragePool(c)  f = Flatten(p)  y = Sigmoid(f) }}"""
+    model, truth = model_of(text, 17), np.arange(20) % max(classes, 2)
+    np.savez(tmp_path / "d.npz", x=DATA)
+    np.save(tmp_path / "c.npy", truth)
+    onnx.save(model, tmp_path / "m.onnx")
+    run = replace(QUICK, steps=2, log=tmp_path / "log")
+    found = finetune(tmp_path / "m.onnx", tmp_path / "d.npz", FinetuneOptions(run=run, labels=tmp_path / "c.npy"))
+    held = [4, 9, 14, 19]
+    weights = onnx.numpy_helper.to_array(model.graph.initializer[0])[:, :, 0, 0]
+    logits = np.einsum("oc,nchw->no", weights, DATA[held]) / 64
+    wanted = truth[held, None] if classes == 1 else truth[held, None] == np.arange(3)
+    expected = np.mean(np.logaddexp(0, logits) - logits * wanted)
+    assert found.before == pytest.approx(expected, rel=0.02)  # there are pairs
+    assert any("is the output of a Sigmoid" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ("few.npy", "has 3 classes, the data has 20 samples"),
+        ("high.npy", "is the number of the first class 0"),
+        ("boxes.json", "finetune has no loss for boxes of its own"),
+        ("none.csv", "does not exist"),
+        ("folders", "does not have the classes of its samples"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(folder: Path, labels: str, message: str) -> None:
+    np.save(folder / "few.npy", np.arange(3))
+    np.save(folder / "high.npy", np.arange(20))
+    (folder / "boxes.json").write_text("{}")
+    with pytest.raises(QdqError, match=message):
+        tune(folder, labels=labels if labels == "folders" else folder / labels)
+
+
+def test_a_gain_on_the_task_is_told_with_its_interval(folder: Path) -> None:
+    after = onnx.load(folder / "m.onnx")
+    found = Executor(Model(after), ["y"]).run({"x": DATA})["y"].argmax(1)
+    np.save(folder / "all.npy", found)
+    before = onnx.load(folder / "m.onnx")
+    weight = next(tensor for tensor in before.graph.initializer if tensor.name == "fc")
+    weight.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(weight), "fc"))
+    task = TaskMetric(folder / "d.npz", folder / "all.npy", EvaluateOptions(metric="top1"))
+    said = [task_gain(task, *pair) for pair in ((before, after), (before, before))]
+    figures = [re.match(r"top1 (.+), (.+) before training \((.+) to (.+), 20 samples\)", one) for one in said]
+    gained, same = ([float(number) for number in one.groups()] for one in figures if one is not None)
+    assert gained[0] == 1 and 0 < gained[2] <= gained[0] - gained[1] <= gained[3]
+    assert same[0] == same[1] == gained[1] and same[2:] == [0, 0]
+    assert [one.endswith(": no gain is shown, keep the model from before") for one in said] == [False, True]
+    labels = LossOptions((parse_label("y:ce"),))
+    tuned = tune(folder, data="l.npz", task=task, start="fine.onnx", steps=4, evaluate_every=2, loss=labels)
+    assert any(note.startswith("top1 ") for note in tuned.notes) == bool(tuned.step)
 
 
 def test_a_task_metric_decides(folder: Path) -> None:
