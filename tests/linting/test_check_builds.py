@@ -105,5 +105,7 @@ def test_deploy_says_it_in_a_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", **data)
     options = DeployOptions("10.13.3", effort="fast", progress=False)
     done = deploy(tmp_path / "m.onnx", tmp_path / "d.npz", tmp_path / "out", options)
-    (line,) = (one for one in done.known_wrong if one.startswith("warning: known of TensorRT 10.13.3: the parser reads "))
+    (line,) = (
+        one for one in done.known_wrong if one.startswith("warning: known of TensorRT 10.13.3: the parser reads ")
+    )
     assert "TensorRT/issues/4646" in line and "TensorRT/issues/4646" in (tmp_path / "out" / "deploy.json").read_text()
