@@ -18,7 +18,8 @@ from qdqtool.target_options import MAX_BATCH
 class DeployOptions(JudgingOptions, ExecutionOptions):
     """How a model is deployed: what `JudgingOptions` lists, and a place.
 
-    Without `max_loss` the best INT8 candidate is kept, or a cheaper one that is as good, unless it is of no use.
+    Without `max_loss` the best INT8 candidate is kept, or a cheaper one that is as good, unless it is of no use or no
+    faster than the model without INT8.
 
     Attributes:
         place: board and version, such as "xavier-nx:jp4.6.1", or a version alone, such as "11.4".

@@ -245,6 +245,14 @@ def test_without_a_largest_loss_int8_that_is_of_no_use_is_not_kept() -> None:
     assert choose([bad], None)[0] is bad, "there is nothing else"
 
 
+def test_what_is_called_not_usable_is_not_kept_unasked() -> None:
+    """Of a MobileNet on 33 samples the kept candidate was called so: its loss alone was too large, not its interval."""
+    few = replace(trial("few", 0.2, 9.0), loss=Figure(0.2, Interval(-0.05, 0.45)))
+    assert choose([few, FP16], None)[0] is few and "not usable" not in few.line()
+    bad = replace(few, loss=Figure(0.2, Interval(0.15, 0.25)))
+    assert choose([bad, FP16], None)[0] is FP16 and bad.line().endswith(", not usable")
+
+
 def test_without_a_largest_loss_the_cheapest_of_those_as_good_is_kept() -> None:
     near = trial("near", 0.01 + AS_GOOD, 8.0)
     kept, reason = choose([trial("best", 0.01, 9.0), near, FP16], None)
