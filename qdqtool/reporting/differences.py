@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdqtool.reporting.page import Cell, Column, Section, table_html
-from qdqtool.reporting.svg import escaped
+from qdqtool.reporting.svg import escaped, wrapped
 from qdqtool.scales import Scale
 
 
@@ -50,12 +50,17 @@ def differences_section(
     parts = [table_html("sums", f"{names[0]} beside {names[1]}", head, rows)]
     parts.append(f"<h3>Scales that differ ({len(scales)})</h3>")
     if scales:
-        columns = [Column("tensor"), *(Column(name, True) for name in names), Column("ratio", True)]
+        columns = [Column("tensor", wraps=True), *(Column(name, True) for name in names), Column("ratio", True)]
         parts.append(table_html("other-scales", "Scales that differ", columns, [_scale_cells(one) for one in scales]))
     parts.append(f"<h3>Operators in another type ({len(types)})</h3>")
     if types:
-        columns = [Column("operator"), Column("kind"), *(Column(name) for name in names), Column("why")]
-        cells = [[Cell(escaped(word)) for word in (one.node, one.op, one.here, one.there, one.reason)] for one in types]
+        columns = [
+            Column("operator", wraps=True),
+            Column("kind"),
+            *(Column(name) for name in names),
+            Column("why", wraps=True),
+        ]
+        cells = [[Cell(wrapped(word)) for word in (one.node, one.op, one.here, one.there, one.reason)] for one in types]
         parts.append(table_html("other-types", "Operators in another type", columns, cells))
     return Section("differences", f"Beside {names[1]}", "".join(parts))
 
@@ -64,4 +69,4 @@ def _scale_cells(row: DifferingScale) -> list[Cell]:
     values = [None if one is None else float(one.bits.max()) for one in (row.here, row.there)]
     cells = [Cell("no pair" if value is None else f"{value:.6g}", value) for value in values]
     ratio = row.ratio
-    return [Cell(escaped(row.tensor)), *cells, Cell("–" if ratio is None else f"{ratio:.4g}", ratio)]
+    return [Cell(wrapped(row.tensor)), *cells, Cell("–" if ratio is None else f"{ratio:.4g}", ratio)]

@@ -77,11 +77,12 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its head, and whether its cells are numbers."""
+    """A column of a table: its head, whether its cells are numbers, and whether they are sentences or names that wrap."""
 
     head: str
     number: bool = False
     sortable: bool = True
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ def table_html(key: str, caption: str, columns: Sequence[Column], rows: Sequence
     heads = "".join(_head(column) for column in columns)
     lines = []
     for number, row in enumerate(rows):
-        cells = [f'<th scope="row">{row[0].content}</th>']
+        first = ' class="w"' if columns[0].wraps else ""
+        cells = [f'<th scope="row"{first}>{row[0].content}</th>']
         for column, cell in zip(columns[1:], row[1:], strict=True):
-            kind = ' class="n"' if column.number else ""
+            kind = ' class="n"' if column.number else ' class="w"' if column.wraps else ""
             value = "" if cell.value is None or not math.isfinite(cell.value) else f' data-v="{cell.value:.6g}"'
             cells.append(f"<td{kind}{value}>{cell.content}")
         lines.append(f'<tr id="{key}-{number}">{"".join(cells)}')

@@ -17,7 +17,7 @@ from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.reporting.boxes import Drawn, words_of
 from qdqtool.reporting.page import Cell, Column, Section, table_html
-from qdqtool.reporting.svg import escaped, graph_svg, histogram_svg, ranges_svg, share_svg
+from qdqtool.reporting.svg import escaped, graph_svg, histogram_svg, ranges_svg, share_svg, wrapped
 from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
 from qdqtool.scales import Scale
 
@@ -170,7 +170,7 @@ def _cut(name: str) -> str:
 def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     """The table of activations."""
     columns = [
-        Column("tensor"),
+        Column("tensor", wraps=True),
         Column("made by"),
         Column("Q/DQ"),
         Column("scale", True),
@@ -181,7 +181,7 @@ def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     columns += [Column("clipped", True)] if counted_values else []
     columns += [Column("SQNR dB", True)] if measured else []
     columns += [Column("values and amax", sortable=False)] if counted_values else []
-    columns += [Column("why")]
+    columns += [Column("why", wraps=True)]
     cells = [_tensor_cells(row, counted_values, measured) for row in rows]
     kinds = (("", "all"), ("pair", "with a pair"), ("–", "without a pair"))
     tools = _filter("tensors", "Filter tensors", kinds, "pair" if any(row.paired for row in rows) else "")
@@ -209,7 +209,7 @@ def _tensor_cells(row: TensorRow, counted_values: bool, measured: bool) -> list[
     amax, scale = row.amax, row.scale
     largest = None if scale is None else float(scale.bits.max())
     cells = [
-        Cell(f'<button type="button">{escaped(row.tensor)}</button>'),
+        Cell(f'<button type="button">{wrapped(row.tensor)}</button>'),
         Cell(escaped(row.made_by)),
         Cell("pair" if row.paired else "–"),
         Cell("–" if largest is None else f"{largest:.6g}", largest),
@@ -224,7 +224,7 @@ def _tensor_cells(row: TensorRow, counted_values: bool, measured: bool) -> list[
         cells.append(Cell("–" if row.sqnr is None else figure(row.sqnr), row.sqnr if known else None))
     if counted_values:
         cells.append(Cell(_histogram(row)))
-    return [*cells, Cell(escaped(row.reason))]
+    return [*cells, Cell(wrapped(row.reason))]
 
 
 def _percent(share: float) -> str:
@@ -247,8 +247,8 @@ def _histogram(row: TensorRow) -> str:
 def weights_section(rows: Sequence[WeightRow]) -> Section:
     """The ranges of output channels: where they lie far apart, one scale for all would lose the small ones."""
     columns = [
-        Column("weight"),
-        Column("operator"),
+        Column("weight", wraps=True),
+        Column("operator", wraps=True),
         Column("type"),
         Column("channels", True),
         Column("largest", True),
@@ -263,8 +263,8 @@ def weights_section(rows: Sequence[WeightRow]) -> Section:
         high = float(row.largest.max())
         cells.append(
             [
-                Cell(escaped(row.weight)),
-                Cell(escaped(f"{row.op} {row.reader}")),
+                Cell(wrapped(row.weight)),
+                Cell(wrapped(f"{row.op} {row.reader}")),
                 Cell("INT8" if row.int8 else "float"),
                 Cell(str(len(row.largest)), len(row.largest)),
                 Cell(f"{high:.4g}", high),
@@ -285,13 +285,13 @@ def findings_section(findings: Sequence[Finding], repair: str) -> Section:
     """What lint found, the gravest first, and what repairs it."""
     if not findings:
         return Section("findings", "Findings of lint", "<p>Nothing found.</p>")
-    columns = [Column("code"), Column("severity"), Column("where"), Column("what"), Column("to do")]
+    columns = [Column("code"), Column("severity"), *(Column(head, wraps=True) for head in ("where", "what", "to do"))]
     cells, left = [], []
     for code, found in by_code(findings).items():
         for one in found[:_MOST_FINDINGS]:
             kind = f'<span class="tag {one.severity}">{one.severity}</span>'
             todo = f"<code>{escaped(f'{repair} --fix {code}')}</code>" if one.fixable and repair else escaped(one.fix)
-            cells.append([Cell(code), Cell(kind), Cell(escaped(one.where)), Cell(escaped(one.message)), Cell(todo)])
+            cells.append([Cell(code), Cell(kind), Cell(wrapped(one.where)), Cell(wrapped(one.message)), Cell(todo)])
         if found[_MOST_FINDINGS:]:
             left.append(f"{counted(len(found) - _MOST_FINDINGS, 'more finding')} of {code}")
     note = format_counts(findings) + (f"; not shown: {', '.join(left)}" if left else "")
@@ -311,7 +311,7 @@ def sensitivity_section(document: Mapping[str, Any]) -> Section:
     operators = document["operators"]
     most = max((float(one["local"]) for one in operators), default=0.0) or 1.0
     columns = [
-        Column("operator"),
+        Column("operator", wraps=True),
         Column("type"),
         Column("loss alone", True),
         Column("", sortable=False),
@@ -323,7 +323,7 @@ def sensitivity_section(document: Mapping[str, Any]) -> Section:
         without = one["without"]
         cells.append(
             [
-                Cell(escaped(str(one["node"]))),
+                Cell(wrapped(str(one["node"]))),
                 Cell(escaped(str(one["op"]))),
                 Cell(f"{float(one['local']):.3g}", float(one["local"])),
                 Cell(share_svg(float(one["local"]) / most)),
@@ -381,7 +381,7 @@ def cache_section(cache: Cache, found: CacheCheck, name: str) -> Section:
         ]
         for one, value in cache.entries.items()
     ]
-    columns = [Column("tensor"), Column("scale", True), Column("bits"), Column("float tensor of the model")]
+    columns = [Column("tensor", wraps=True), Column("scale", True), Column("bits"), Column("float tensor of the model")]
     return Section(
         "cache", "Calibration cache", "".join(parts) + table_html("entries", "Entries of the cache", columns, cells)
     )

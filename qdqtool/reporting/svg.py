@@ -31,6 +31,11 @@ def escaped(text: str) -> str:
     return html.escape(printable(text, _LONGEST))
 
 
+def wrapped(text: str) -> str:
+    """The same, with places to break long names at."""
+    return escaped(text).replace("/", "/<wbr>").replace("_", "_<wbr>")
+
+
 def graph_svg(view: GraphView, drawn: Drawn) -> str:
     """The graph: a path for each line, a group for each box, both in the order of `drawn`."""
     texts = [
