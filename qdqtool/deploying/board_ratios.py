@@ -9,18 +9,28 @@ from dataclasses import dataclass
 from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.engine.layer_work import LayerWork
 from qdqtool.forecasting.devices import known_devices
-from qdqtool.forecasting.formats import compared, time_of
+from qdqtool.forecasting.formats import FormatTime, compared, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.trtversion import TrtVersion, in_range
 
 
 @dataclass(frozen=True)
 class BoardRatio:
-    """How much faster than FP16 a quantized engine should be on a device."""
+    """How long an engine in FP16 and a quantized one should take on a device."""
 
     device: str
-    ratio: float
-    verdict: str
+    fp16: FormatTime
+    int8: FormatTime
+
+    @property
+    def ratio(self) -> float:
+        """How much faster than FP16 the quantized one is."""
+        return self.int8.ratio
+
+    @property
+    def verdict(self) -> str:
+        """Whether it pays over FP16."""
+        return self.int8.verdict
 
 
 def over_boards(
@@ -32,8 +42,8 @@ def over_boards(
         runs = board is not None and board.int8 and (version is None or in_range(version, board.trt))
         if runs and fp16 and int8 and device is not None and device.rates["int8"] > device.rates["half"]:
             times = LayerTimes(device)
-            row = compared(time_of("int8", int8, times), time_of("fp16", fp16, times), int8, fp16, times)
-            yield BoardRatio(name, row.ratio, row.verdict)
+            half = time_of("fp16", fp16, times)
+            yield BoardRatio(name, half, compared(time_of("int8", int8, times), half, int8, fp16, times))
 
 
 def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:

@@ -77,7 +77,7 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its head, whether its cells are numbers, and whether they are sentences or names that wrap."""
+    """A column of a table: its head, whether its cells are numbers, whether they are texts that wrap."""
 
     head: str
     number: bool = False

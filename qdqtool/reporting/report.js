@@ -136,7 +136,10 @@ const choose = (number) => {
   add(detail, "h3", title);
   add(detail, "p", [kind, type].filter(Boolean).join(", "));
   if (reason) add(detail, "p", reason);
-  listed("Operators", inside, (list, node) => add(list, "li", `${node[1]} ${node[0]}`));
+  listed("Operators", inside, (list, node) => {
+    const item = add(list, "li", `${node[1]} ${node[0]}`), text = data.attributes[node[5]];
+    if (text) add(item, "div", text, {className: "attributes"});
+  });
   const made = new Set(inside.flatMap((node) => node[4]));
   listed("Reads tensors", [...new Set(inside.flatMap((node) => node[3]))].filter((one) => !made.has(one)), tensorButton);
   listed("Makes tensors", [...made], tensorButton);
@@ -180,6 +183,39 @@ const step = (by) => {
   choose(next);
   reveal(next);
 };
+// find boxes by the words of their operators, tensors, kind and type
+const search = find("#search"), words = boxes.map((_, number) => data.boxes[number].slice(0, 3).join(" ").toLowerCase());
+data.nodes.forEach((node) => {
+  words[node[2]] += ` ${[node[0], node[1], ...node[4].map((name) => data.tensors[name])].join(" ").toLowerCase()}`;
+});
+let hits = [];
+search.addEventListener("input", () => {
+  const parts = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  hits = parts.length ? words.flatMap((text, number) => (parts.every((part) => text.includes(part)) ? [number] : [])) : [];
+  boxes.forEach((box) => box.classList.remove("hit"));
+  hits.forEach((number) => boxes[number].classList.add("hit"));
+  find("#found").textContent = parts.length ? `${hits.length} of ${boxes.length} boxes` : "";
+});
+search.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !hits.length) return;
+  const later = hits.filter((number) => number > chosen), next = event.shiftKey ? hits.filter((number) => number < chosen).pop() : later[0];
+  choose(next ?? hits[event.shiftKey ? hits.length - 1 : 0]);
+  reveal(chosen);
+});
+
+// color boxes by the lowest SQNR of what they make
+const worst = new Map(), known = new Map(data.rows.map((tensor, row) => [tensor, data.sqnr[row]]));
+data.nodes.forEach((node) => node[4].forEach((name) => {
+  const value = known.get(name);
+  if (value != null) worst.set(node[2], Math.min(value, worst.get(node[2]) ?? Infinity));
+}));
+const stepOf = (value) => Math.min(4, Math.max(0, Math.floor(value / 10)));
+find("#by-loss").hidden = !worst.size;
+find("#loss").addEventListener("change", (event) => {
+  all.classList.toggle("colored", event.target.checked);
+  find("#scale").hidden = !event.target.checked;
+  worst.forEach((value, number) => boxes[number].classList.toggle(`s${stepOf(value)}`, event.target.checked));
+});
 find("#zoom-in").addEventListener("click", () => zoomBy(1.4));
 find("#zoom-out").addEventListener("click", () => zoomBy(1 / 1.4));
 find("#zoom-fit").addEventListener("click", fit);

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx
+
 from qdqtool.cache.check import CacheCheck
 from qdqtool.cache.text import Cache, scale_hex
 from qdqtool.display import counted, figure
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, format_counts
 from qdqtool.reporting.boxes import Drawn, words_of
@@ -22,6 +24,7 @@ from qdqtool.reporting.tensor_rows import TensorRow, WeightRow
 from qdqtool.scales import Scale
 
 _MOST_FINDINGS, _MOST_BOXES = 40, 12  # of one code, and of one color
+_MOST_VALUES = 16  # of an attribute
 _LOOKED_FOR = ("kept", "lost")  # colors whose boxes are listed before one is chosen
 _PAIRED = 2  # the column of tensors that tells whether there is a pair
 _LEGEND = (
@@ -31,6 +34,12 @@ _LEGEND = (
     ("kept", "in float on purpose"),
     ("lost", "in float, though the rules quantize it"),
     ("converts", "only converts the type"),
+)
+
+
+_SQNR_LEGEND = "".join(  # the steps are those of report.js
+    f'<li><svg aria-hidden="true"><g class="b s{step}"><rect/></g></svg>{text}'
+    for step, text in enumerate(("SQNR below 10 dB", "10 to 20 dB", "20 to 30 dB", "30 to 40 dB", "from 40 dB on"))
 )
 
 
@@ -99,6 +108,11 @@ def graph_section(view: GraphView, drawn: Drawn, note: str) -> Section:
             ("next", "Next box"),
         )
     )
+    buttons += (
+        '<label>Find<input type="search" id="search" placeholder="operator, tensor, type"></label>'
+        '<span role="status" id="found"></span>'
+        '<label id="by-loss" hidden><input type="checkbox" id="loss">Color by SQNR</label>'
+    )
     present = {box.look for box in drawn.boxes}
     legend = "".join(
         f'<li><svg aria-hidden="true"><g class="b {look}"><rect/></g></svg>{text}'
@@ -107,7 +121,7 @@ def graph_section(view: GraphView, drawn: Drawn, note: str) -> Section:
     )
     keys = (
         "Drag moves the graph; Ctrl and the wheel zoom. With the keyboard: arrows move, + and − zoom, 0 shows all, "
-        "n and p go to the next and the previous box."
+        "n and p go to the next and the previous box. Enter in Find goes to the next box found."
     )
     return Section(
         "graph-section",
@@ -116,7 +130,8 @@ def graph_section(view: GraphView, drawn: Drawn, note: str) -> Section:
         f'<div id="view" tabindex="0" role="group" aria-label="Graph. {escaped(keys)}">{graph_svg(view, drawn)}</div>'
         '<div id="detail" role="region" aria-live="polite" aria-label="Selection" tabindex="0">'
         f"<p>Choose a box in the graph, or a tensor in the table.</p>{_float_boxes(view, drawn)}</div></div>"
-        f'<ul class="legend">{legend}</ul><p class="note">{escaped(keys)}</p>',
+        f'<ul class="legend">{legend}</ul><ul class="legend" id="scale" hidden>{_SQNR_LEGEND}</ul>'
+        f'<p class="note">{escaped(keys)}</p>',
     )
 
 
@@ -147,20 +162,46 @@ def graph_data(view: GraphView, drawn: Drawn, rows: Sequence[TensorRow]) -> dict
         return numbers.setdefault(name, len(numbers))
 
     nodes: list[list[Any]] = []
+    settings: dict[str, int] = {}
     for place, (box, inside) in enumerate(zip(drawn.boxes, drawn.members, strict=True)):
         if box.look == "ends" and box.kind == "input":
-            nodes.append([box.title, "input", place, [], [number(box.title)]])
+            nodes.append([box.title, "input", place, [], [number(box.title)], settings.setdefault("", len(settings))])
         for node in inside:
             reads = [number(view.root(name)) for name in node.inputs if name and not view.is_constant(name)]
-            nodes.append([_cut(node.name), node.op, place, reads, [number(name) for name in node.outputs if name]])
+            written = [number(name) for name in node.outputs if name]
+            text = "\n".join(_attributes(node))
+            nodes.append([_cut(node.name), node.op, place, reads, written, settings.setdefault(text, len(settings))])
     listed = [number(row.tensor) for row in rows]
     return {
         "boxes": [[_cut(box.title), box.kind, box.type, box.reason] for box in drawn.boxes],
         "nodes": nodes,
         "lines": [[source, target] for source, target, *_ in drawn.lines],
         "rows": listed,
+        "sqnr": [None if row.sqnr is None or math.isnan(row.sqnr) else round(min(row.sqnr, 999.0), 2) for row in rows],
+        "attributes": list(settings),
         "tensors": [_cut(name) for name in numbers],
     }
+
+
+def _attributes(node: Node) -> list[str]:
+    """`name value` of each attribute, as far as it is short; graphs and tensors by their kind."""
+    found = []
+    for one in node.proto.attribute:
+        value = onnx.helper.get_attribute_value(one)
+        if isinstance(value, bytes):
+            text = value.decode("utf-8", "replace")
+        elif isinstance(value, (int, float)) or (isinstance(value, Sequence) and len(value) <= _MOST_VALUES):
+            text = ", ".join(map(_value_text, value)) if isinstance(value, Sequence) else _value_text(value)
+        else:
+            text = onnx.AttributeProto.AttributeType.Name(one.type).lower()
+        found.append(_cut(f"{one.name} {text}"))
+    return found
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return f"{value:g}" if isinstance(value, (int, float)) else type(value).__name__
 
 
 def _cut(name: str) -> str:

@@ -30,6 +30,7 @@ from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.reporting import sections
 from qdqtool.reporting.boxes import Drawn, draw_graph
+from qdqtool.reporting.forecast_tables import opportunities_section
 from qdqtool.reporting.layer_boxes import built_boxes, product_counts
 from qdqtool.reporting.page import Section, render_page
 from qdqtool.reporting.reasons import reasons_of
@@ -38,6 +39,7 @@ from qdqtool.reporting.training_curves import curves_section
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.verbs.export_evidence import export_evidence, tensor_names
 from qdqtool.workflows.report_differences import differences
+from qdqtool.workflows.report_forecast import forecast_of, opportunities
 from qdqtool.workflows.report_look import LookedModel, boxes_of, look_at
 from qdqtool.workflows.report_measure import MeasuredReport, measure_report, stored_histograms
 from qdqtool.workflows.report_options import ReportOptions, ReportResult
@@ -178,7 +180,11 @@ def _sections(
         if built
         else f"Boxes are what the rules predict, {predicted}; nothing was built."
     )
-    parts = [sections.verdict_section(verdict_cards(facts)), sections.graph_section(found.view, drawn, note)]
+    parts = [sections.verdict_section(verdict_cards(facts))]
+    parts.append(opportunities_section(opportunities(found, measured.causes, options)))
+    forecast = forecast_of(found)
+    parts += [] if forecast is None else [forecast]
+    parts.append(sections.graph_section(found.view, drawn, note))
     if rows:
         parts.append(sections.tensors_section(rows, _tensor_note(measured)))
     if weights := weight_rows(found.view):

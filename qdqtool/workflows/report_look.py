@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.deploying.board_ratios import BoardRatio, over_boards
 from qdqtool.engine.cost import Forecast
+from qdqtool.engine.layer_work import LayerWork
 from qdqtool.engine.predict import PredictedLayer
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.model_layers import predict_engine, predict_engine_of
@@ -30,6 +31,7 @@ from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
+from qdqtool.verbs.forecast import Engines
 from qdqtool.workflows.report_options import ReportOptions
 
 if TYPE_CHECKING:
@@ -52,7 +54,9 @@ class LookedModel:
         findings: of lint.
         parser: NVIDIA's verdict, or why it was not asked.
         notes: what cannot be shown, a sentence each.
-        ratios: how much faster than FP16 it should be, by board; empty for a model without pairs, or with free sides.
+        ratios: FP16 beside INT8, by board: INT8 with the pairs of the model, else with those that `insert` would place;
+            empty where a size is not known.
+        work: what each predicted kernel computes and moves; None where a size is not known.
     """
 
     context: LintContext
@@ -66,6 +70,7 @@ class LookedModel:
     parser: ParserVerdict | str
     notes: tuple[str, ...]
     ratios: tuple[BoardRatio, ...] = ()
+    work: Sequence[LayerWork] | None = None
 
     @property
     def view(self) -> GraphView:
@@ -90,10 +95,15 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
         before = predict_engine_of(_as_given(plain, options.reference), options.trt_version, target)
         bare = before.forecast()
         ratios = tuple(over_boards(before.work, engine.work, options.trt_version))
+    elif not engine.view.pairs and engine.work is not None:
+        planned = Engines(opened).int8(options.trt_version, target)
+        ratios = tuple(over_boards(engine.work, planned, options.trt_version))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
     cost = engine.forecast()
-    return LookedModel(context, engine.layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios)
+    return LookedModel(
+        context, engine.layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios, engine.work
+    )
 
 
 def _as_given(plain: Model, reference: ModelSource | None) -> GraphView:

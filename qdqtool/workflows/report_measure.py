@@ -10,9 +10,11 @@ from typing import Any
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.diagnosis.cause import LossCauses
+from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
-from qdqtool.graph.io import ModelSource
+from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.measures import Measure
 from qdqtool.observers.collect import count_batches
@@ -36,6 +38,7 @@ class MeasuredReport:
         histograms: tensor -> its values in the float model.
         measures: tensor -> how far it lies from the float model.
         outputs: those of the outputs.
+        causes: of the loss; None where they were not looked for.
         evaluation: the task's figures; None where the model has no task metric here.
         images: the worst ones, drawn.
         drawn: one sentence on them.
@@ -47,6 +50,7 @@ class MeasuredReport:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     measures: Mapping[str, Measure] = field(default_factory=dict)
     outputs: tuple[Measure, ...] = ()
+    causes: LossCauses | None = None
     evaluation: Evaluation | None = None
     images: Sequence[DrawnImage] = ()
     drawn: str = ""
@@ -91,9 +95,25 @@ def measure_report(model: ModelSource, reference: Model, options: ReportOptions,
     if plain:
         return found if options.labels is None else _evaluated(found, model, None, options)
     source = reference.proto if options.reference is None else options.reference
-    return _pictured(
-        _evaluated(_compared(found, model, source, options), model, source, options), model, source, options
+    found = _diagnosed(_compared(found, model, source, options), model, options)
+    return _pictured(_evaluated(found, model, source, options), model, source, options)
+
+
+def _diagnosed(found: MeasuredReport, model: ModelSource, options: ReportOptions) -> MeasuredReport:
+    assert options.data is not None
+    how = DiagnosisOptions(
+        provider=options.provider,
+        progress=options.progress,
+        target=options.target,
+        trt_version=options.trt_version,
+        data_options=options.data_options,
     )
+    source = None if options.reference is None else open_model(options.reference)
+    try:
+        causes = diagnose(open_model(model), options.data, how, source=source)
+    except QdqError as error:
+        return replace(found, notes=(*found.notes, f"the cause of the loss is not known: {error.reason}"))
+    return replace(found, causes=causes, notes=(*found.notes, *causes.notes))
 
 
 def _compared(found: MeasuredReport, model: ModelSource, source: ModelSource, options: ReportOptions) -> MeasuredReport:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from qdqtool.cache.check import CacheCheck
 from qdqtool.deploying.board_ratios import BoardRatio
-from qdqtool.display import counted, figure
+from qdqtool.display import counted, figure, four_decimals
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
 from qdqtool.evaluation.metrics import Figure
@@ -70,7 +70,12 @@ class VerdictFacts:
     @property
     def by_cache(self) -> CacheCheck | None:
         """The cache that alone says what runs in INT8: of a model without pairs."""
-        return None if any(row.paired for row in self.rows) else self.cache
+        return None if self.has_pairs else self.cache
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a tensor has a Q/DQ pair."""
+        return any(row.paired for row in self.rows)
 
 
 def verdict_sentence(facts: VerdictFacts) -> str:
@@ -81,7 +86,7 @@ def verdict_sentence(facts: VerdictFacts) -> str:
         scaled = f"scales for {len(cache.matched)} of its {len(cache.matched) + len(cache.missing)} tensors"
         words = [f"a plain model with {total} {PRODUCTS}, and a calibration cache with {scaled}"]
         words.append("TensorRT chooses by it what runs in INT8, which this report does not predict")
-    elif not any(row.paired for row in facts.rows):
+    elif not facts.has_pairs:
         words = [f"a plain model with {total} {PRODUCTS}: nothing is quantized"]
     else:
         words = [f"{int8} of {total} {PRODUCTS} in INT8"]
@@ -92,9 +97,11 @@ def verdict_sentence(facts: VerdictFacts) -> str:
         if not math.isfinite(found.value):
             words.append(f"{called} is not known")
         elif is_loss:
-            words.append(f"{called} {'loses' if found.value >= 0 else 'gains'} {_points(abs(found.value))}")
+            words.append(f"{called} {'loses' if found.value >= 0 else 'gains'} {_figure(abs(found.value))}")
         else:
-            words.append(f"{called} {_percent(found.value)}")
+            words.append(f"{called} {_figure(found.value)}")
+    if facts.measured.causes is not None and facts.measured.causes.causes:
+        words.append(f"likely cause: {facts.measured.causes.causes[0].name}")
     grave = counts(facts.findings)
     words.append(f"lint finds {format_counts(facts.findings)}" if facts.findings else "lint finds nothing")
     if facts.parser is not None and not facts.parser.accepted:
@@ -108,6 +115,7 @@ def verdict_cards(facts: VerdictFacts) -> list[Card]:
     cards = [
         _products(facts),
         *_losses(facts),
+        *_cause(facts),
         _bytes(facts),
         *_speed(facts),
         _findings(facts),
@@ -147,16 +155,15 @@ def _losses(facts: VerdictFacts) -> list[Card]:
     cards: list[Card] = []
     if found.evaluation is not None:
         name, one, is_loss = main_figure(found.evaluation)
-        ends = (one.interval.low, one.interval.high)
-        span = "95 % interval " + " to ".join((_points if is_loss else _percent)(end) for end in ends)
+        span = f"95 % interval {one.interval.text()}"
         mood = _mood_of_loss(one) if is_loss else _mood_of_agreement(name, one)
         called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
         if mood in ("bad", "warn"):
             more += ". What now: qdqtool improve, or the page “Accuracy dropped”"
         if is_loss:
-            return [Card(f"Loss of {called}", _points(one.value), more, mood)]
-        cards = [Card(f"{called[0].upper()}{called[1:]}", _percent(one.value), more, mood)]
+            return [Card(f"Loss of {called}", _figure(one.value), more, mood)]
+        cards = [Card(f"{called[0].upper()}{called[1:]}", _figure(one.value), more, mood)]
         if name != "agreement1":
             return cards
     if found.outputs:
@@ -166,10 +173,24 @@ def _losses(facts: VerdictFacts) -> list[Card]:
     return cards or [Card("Loss", "not measured", "--data and --labels measure it")]
 
 
+def _cause(facts: VerdictFacts) -> list[Card]:
+    """The first cause of the loss; none where there is none."""
+    causes = facts.measured.causes
+    if causes is None or not causes.causes:
+        return []
+    first, rest = causes.causes[0], [one.name for one in causes.causes[1:]]
+    more = f"{first.evidence}; {first.gain_text()}" + (f". Then: {', '.join(rest)}" if rest else "")
+    return [Card("Likely cause of the loss", first.name, more, "bad" if first.refused else "warn")]
+
+
 def _mood_of_loss(loss: Figure) -> str:
-    doubtful = not loss.interval.low > 0
-    sure = "" if doubtful else "bad" if loss.value >= _LARGE else "warn"
-    return "good" if loss.value < _SMALL else sure
+    """Green where the interval shows that the loss is small, yellow or red where it shows that there is one."""
+    low, high = loss.interval.low, loss.interval.high
+    if high < _SMALL:
+        return "good"
+    if not low > 0 or loss.value < _SMALL:
+        return ""
+    return "bad" if loss.value >= _LARGE else "warn"
 
 
 def _mood_of_agreement(metric: str, figure: Figure) -> str:
@@ -178,12 +199,9 @@ def _mood_of_agreement(metric: str, figure: Figure) -> str:
     return "bad" if high < differs else "warn" if high < agrees else ""
 
 
-def _percent(value: float) -> str:
-    return "–" if not math.isfinite(value) else f"{100 * value:.2f} %"
-
-
-def _points(value: float) -> str:
-    return "–" if not math.isfinite(value) else f"{100 * value:.2f} points"
+def _figure(value: float) -> str:
+    """A metric or its loss, as a fraction, as `evaluate` prints it."""
+    return four_decimals(value) if math.isfinite(value) else "–"
 
 
 def _bytes(facts: VerdictFacts) -> Card:
@@ -205,7 +223,8 @@ def _speed(facts: VerdictFacts) -> list[Card]:
     span = f"{ordered[0].ratio:.2f}x ({ordered[0].device}) to {ordered[-1].ratio:.2f}x ({ordered[-1].device})"
     paying = sum(one.verdict == "pays" for one in ordered)
     more = f"INT8 pays on {paying} of {counted(len(ordered), 'board')} known; a forecast, not a measurement"
-    return [Card("Speed over FP16, forecast", span, more, "" if paying else "warn")]
+    label = "Speed over FP16, forecast" if facts.has_pairs else "Speed of INT8 over FP16, forecast"
+    return [Card(label, span, more, "" if paying else "warn")]
 
 
 def _findings(facts: VerdictFacts) -> Card:

@@ -136,6 +136,31 @@ def test_boxes_in_float_are_listed_before_one_is_chosen(heard: PageLog) -> None:
     assert page.locator("#graph .b.kept.on").count() == 1 and name in page.locator("#detail").inner_text()
 
 
+def test_find_marks_boxes_and_goes_from_one_to_the_next(heard: PageLog) -> None:
+    page = heard.page
+    page.get_by_label("Find").fill("conv int8")
+    hits = page.locator("#graph .b.hit").count()
+    assert hits > 1 and page.locator("#found").inner_text().startswith(f"{hits} of ")
+    titles = []
+    for _ in range(2):
+        page.get_by_label("Find").press("Enter")
+        titles.append(page.locator("#detail h3").first.inner_text())
+        assert page.locator("#graph .b.hit.on").count() == 1
+    assert titles[0] != titles[1]
+    assert "pads 1, 1, 1, 1" in page.locator("#detail").inner_text()
+    page.get_by_label("Find").fill("no such operator")
+    assert page.locator("#graph .b.hit").count() == 0 and page.locator("#found").inner_text().startswith("0 of ")
+
+
+def test_boxes_are_colored_by_their_signal_to_noise(heard: PageLog) -> None:
+    page = heard.page
+    page.get_by_label("Color by SQNR").check()
+    colored = [page.locator(f"#graph .b.s{step}").count() for step in range(5)]
+    assert sum(colored) > 3 and page.locator("#scale").is_visible()
+    page.get_by_label("Color by SQNR").uncheck()
+    assert page.locator("#graph .b.s3").count() == 0
+
+
 def test_a_click_on_a_tensor_shows_its_box(heard: PageLog) -> None:
     page = heard.page
     button = page.locator("#tensors tbody tr:not([hidden]) th button").nth(2)

@@ -17,7 +17,9 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.cli.commands import Commands
 from qdqtool.data.loader import DataOptions
+from qdqtool.diagnosis.one_change import with_scales
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.match.plan import PlanOptions
@@ -68,7 +70,16 @@ def data_of(text: str) -> dict[str, Any]:
 
 def test_a_model_alone_gives_verdict_graph_tables_findings_and_provenance(net: Path) -> None:
     text = written(net)
-    assert headings(text) == ["Verdict", "Graph", "Tensors", "Weights", "Findings of lint", "How this was made"]
+    assert headings(text) == [
+        "Verdict",
+        "Opportunities",
+        "Forecast",
+        "Graph",
+        "Tensors",
+        "Weights",
+        "Findings of lint",
+        "How this was made",
+    ]
     assert "3 INT8" in card(text, "Convolutions and matrix products")
     assert "not measured" in card(text, "Loss")
     assert "estimated" in card(text, "Scales")
@@ -93,6 +104,8 @@ def test_the_script_knows_boxes_nodes_and_rows(net: Path) -> None:
     assert [found["tensors"][row] for row in found["rows"]] == ["x", "r1", "r2", "g"]
     assert all(0 <= end < len(found["boxes"]) for line in found["lines"] for end in line)
     (box,) = {node[2] for node in found["nodes"] if node[0] and found["tensors"][node[4][0]] == "c2"}
+    settings = {node[0]: found["attributes"][node[5]] for node in found["nodes"]}
+    assert [text for text in settings.values() if text.startswith("pads 1, 1, 1, 1")]
     assert found["boxes"][box][2] == "INT8" and "reads INT8" in found["boxes"][box][3]
 
 
@@ -139,6 +152,42 @@ def test_data_add_histograms_clipped_shares_and_signal_to_noise(net: Path) -> No
     assert "dB" in card(text, "SQNR at the outputs")
     assert "%" in card(text, "Top-1 agreement with the FP32 model"), "its output looks like that of a classifier"
     assert text == written(net, data=str(net / "d.npz"), data_options=DataOptions(limit=4))
+
+
+def test_a_cause_of_the_loss_has_a_command_that_does_away_with_it(models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    data = str(models / "digits_calib.npz")
+    whole = insert(models / "digits_detector.onnx", data=data, options=replace(INT8, data_options=DataOptions(limit=8)))
+    broken = with_scales(open_model(whole.model), {"/stage8a/relu/Relu_output_0": np.float32(1e-4)})
+    onnx.save(broken.proto, tmp_path / "b.onnx")
+    text = written(tmp_path, "b.onnx", data=data, data_options=DataOptions(limit=8))
+    assert "saturated tensor" in card(text, "Likely cause of the loss")
+    assert "likely cause: saturated tensor" in text.partition("<nav")[0]
+    commands = [html.unescape(re.sub("<wbr>", "", one)) for one in re.findall('<td class="w"><code>(.*?)</code>', text)]
+    (command,) = (one for one in commands if one.startswith("qdqtool insert "))
+    words = shlex.split(command)
+    assert str(tmp_path / "b.onnx") in words and data in words
+    Commands().check(words[1:])
+
+
+def test_opportunities_and_the_forecast_of_a_model_alone(net: Path) -> None:
+    text = written(net)
+    assert "INT8 pays on no board known" in text and "orin-nx" in text
+    assert "launches of " in text
+    forecast = text.partition('id="forecast"')[2].partition("</section>")[0]
+    assert forecast.count('<tr id="boards-') > 20 and forecast.count('<tr id="kernels-') >= 3
+    assert forecast.count('class="share"') == 2 * forecast.count('<tr id="kernels-')
+    plain = written(net, "m.onnx")
+    assert "which qdqtool insert would place without data" in plain
+    assert "INT8 pays on 0 of " in card(plain, "Speed of INT8 over FP16, forecast")
+
+
+def test_a_model_with_free_sides_has_no_forecast(tmp_path: Path) -> None:
+    model = model_of(
+        "g (float[1,3,h,w] x) => (float[1,4,h,w] y) <float[4,3,3,3] w1> { y = Conv <pads = [1,1,1,1]> (x, w1) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    assert "Forecast" not in headings(written(tmp_path, "m.onnx"))
 
 
 def test_labels_add_the_loss_with_its_interval(net: Path) -> None:

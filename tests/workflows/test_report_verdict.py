@@ -10,12 +10,15 @@ from dataclasses import replace
 import pytest
 
 from qdqtool.cache.check import CacheCheck
+from qdqtool.diagnosis.cause import Cause, LossCauses
+from qdqtool.display import four_decimals
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.linting.finding import Finding
 from qdqtool.measures import Measure
+from qdqtool.recipe.values import RecipeStep
 from qdqtool.reporting.sections import Card
 from qdqtool.reporting.tensor_rows import TensorRow
 from qdqtool.scales import Scale
@@ -53,11 +56,11 @@ def test_the_sentence_has_products_losses_and_findings() -> None:
         == "8 of 10 convolutions and matrix products in INT8; 1 in float on purpose; lint finds nothing."
     )
     lost = replace(FACTS, kept=0, measured=judged(0.013, 0.002, 0.02))
-    assert "8 of 10 " in verdict_sentence(lost) and "mAP loses 1.30 points" in verdict_sentence(lost)
+    assert "8 of 10 " in verdict_sentence(lost) and "mAP loses 0.0130" in verdict_sentence(lost)
     gained = replace(lost, measured=judged(-0.013))
-    assert "mAP gains 1.30 points" in verdict_sentence(gained)
+    assert "mAP gains 0.0130" in verdict_sentence(gained)
     same = replace(lost, measured=judged(None, metric="agreement"))
-    assert "agreement with the FP32 model 90.00 %" in verdict_sentence(same)
+    assert "agreement with the FP32 model 0.9000" in verdict_sentence(same)
 
 
 def test_the_sentence_of_a_plain_model_claims_no_int8() -> None:
@@ -80,22 +83,25 @@ def test_errors_and_a_refusal_are_in_the_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "low", "mood"),
+    ("loss", "low", "high", "mood"),
     [
-        (0.03, 0.01, "warn"),
-        (0.03, -0.001, ""),
-        (0.5, -0.1, ""),
-        (0.01, 0.001, "warn"),
-        (0.06, 0.02, "bad"),
-        (0.06, -0.02, ""),
-        (0.005, 0.001, "good"),
-        (-0.01, -0.02, "good"),
+        (0.03, 0.01, 0.05, "warn"),
+        (0.03, -0.001, 0.05, ""),
+        (0.5, -0.1, 0.6, ""),
+        (0.01, 0.001, 0.02, "warn"),
+        (0.06, 0.02, 0.08, "bad"),
+        (0.06, -0.02, 0.08, ""),
+        (0.005, 0.001, 0.009, "good"),
+        (-0.01, -0.02, 0.009, "good"),
+        (0.0001, -0.0371, 0.0283, ""),  # small, and not known to be
+        (0.005, 0.001, 0.02, ""),
     ],
 )
-def test_a_loss_warns_where_its_interval_leaves_no_doubt_and_it_matters(loss: float, low: float, mood: str) -> None:
-    found = card(replace(FACTS, measured=judged(loss, low, loss + 0.02)), "Loss of mAP")
+def test_a_color_says_what_the_interval_leaves_no_doubt_of(loss: float, low: float, high: float, mood: str) -> None:
+    found = card(replace(FACTS, measured=judged(loss, low, high)), "Loss of mAP")
     assert found.mood == mood
-    assert found.value == f"{100 * loss:.2f} points"
+    assert found.value == four_decimals(loss)
+    assert f"95 % interval {four_decimals(low)} to {four_decimals(high)}; " in found.more
     assert "95 % interval" in found.more and "128 images" in found.more and "not TensorRT" in found.more
 
 
@@ -112,7 +118,7 @@ def test_little_agreement_is_marked_and_has_a_next_step(low: float, high: float,
 def test_what_is_not_a_number_is_shown_as_unknown() -> None:
     unknown = replace(FACTS, measured=judged(math.nan, math.nan, math.nan))
     found = card(unknown, "Loss of mAP")
-    assert (found.value, found.mood) == ("–", "") and "95 % interval – to –" in found.more
+    assert (found.value, found.mood) == ("–", "") and "95 % interval -;" in found.more
     assert "; mAP is not known; " in verdict_sentence(unknown)
 
 
@@ -185,3 +191,18 @@ def test_a_plain_model_beside_a_cache_is_not_said_to_be_unquantized() -> None:
     assert "on purpose" not in found.more
     alone = replace(facts, cache=None)
     assert re.match("A plain model with 10 .*nothing is quantized", verdict_sentence(alone))
+
+
+def test_the_likely_cause_is_a_card_and_a_word_of_the_sentence() -> None:
+    step = RecipeStep("insert", {"method": "auto"})
+    causes = [
+        Cause("per-tensor weights", ("w",), "one scale for 12 weights", step, 0.2),
+        Cause("outliers", ("x",), "3 channels set the range", step, 0.05),
+    ]
+    facts = replace(FACTS, measured=replace(judged(0.1, 0.05, 0.2), causes=LossCauses(tuple(causes), 0.4, 8)))
+    found = card(facts, "Likely cause of the loss")
+    assert (found.value, found.mood) == ("per-tensor weights", "warn")
+    assert "one scale for 12 weights; without it the loss at the outputs is 0.2 less. Then: outliers" in found.more
+    assert "; likely cause: per-tensor weights; lint" in verdict_sentence(facts)
+    none = replace(facts, measured=replace(facts.measured, causes=LossCauses((), 0.0, 8)))
+    assert "cause" not in verdict_sentence(none)
