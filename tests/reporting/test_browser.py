@@ -138,17 +138,17 @@ def test_boxes_in_float_are_listed_before_one_is_chosen(heard: PageLog) -> None:
 
 def test_find_marks_boxes_and_goes_from_one_to_the_next(heard: PageLog) -> None:
     page = heard.page
-    page.get_by_label("Find").fill("conv int8")
+    page.locator("#search").fill("conv int8")
     hits = page.locator("#graph .b.hit").count()
     assert hits > 1 and page.locator("#found").inner_text().startswith(f"{hits} of ")
     titles = []
     for _ in range(2):
-        page.get_by_label("Find").press("Enter")
+        page.locator("#search").press("Enter")
         titles.append(page.locator("#detail h3").first.inner_text())
         assert page.locator("#graph .b.hit.on").count() == 1
     assert titles[0] != titles[1]
     assert "pads 1, 1, 1, 1" in page.locator("#detail").inner_text()
-    page.get_by_label("Find").fill("no such operator")
+    page.locator("#search").fill("no such operator")
     assert page.locator("#graph .b.hit").count() == 0 and page.locator("#found").inner_text().startswith("0 of ")
 
 
