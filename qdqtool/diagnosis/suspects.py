@@ -136,9 +136,11 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
     """Ranges of activations that do not fit the data: of all, for the preprocessing or the data; or of a few."""
     tensors = [*found.tensors.values()]
     off = sorted((one for one in tensors if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
-    if other := _other_inputs(found):
-        cause = Cause("preprocessing", tuple(found.context.view.inputs), other, insert_step(method="auto"))
-        yield Suspect(cause, _with_best(tensors))
+    said, seen = _said_of_preprocessing(found), _other_input(found)
+    if said or seen:
+        text = "; ".join(filter(None, (said, seen)))
+        cause = Cause("preprocessing", tuple(found.context.view.inputs), text, insert_step(method="auto"))
+        yield Suspect(cause, _with_best(tensors), named=bool(said))
     elif len(off) > _FEW:
         yield _all_ranges(found, off)
     elif off:
@@ -179,15 +181,17 @@ def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
     return Suspect(cause, _with_best(tensors))
 
 
-def _other_inputs(found: Evidence) -> str:
-    """What shows that the pairs were calibrated on other values than the data have; "" where nothing does."""
+def _said_of_preprocessing(found: Evidence) -> str:
+    """That the model's file names another preprocessing than the data have; "" where it does not."""
     known, given = known_preprocess(found.context.model.proto), found.loader.description.get("preprocess")
-    if known is not None and given and (differ := other_values(parse_preprocess(given), known.spec)):
-        return f"{known.source} had {differ[1]}, the data have {differ[0]}"
-    inputs = [found.tensors[name] for name in found.context.view.inputs if name in found.tensors]
-    for one in inputs:
-        ratio = one.amax / one.best
-        if not 1 / _OFF <= ratio <= _OFF and one.drop >= _DROP:
+    differ = other_values(parse_preprocess(given), known.spec) if known is not None and given else None
+    return f"{known.source} had {differ[1]}, the data have {differ[0]}" if known is not None and differ else ""
+
+
+def _other_input(found: Evidence) -> str:
+    """That the range of an input is that of other values than the data have; "" where none is."""
+    for one in (found.tensors[name] for name in found.context.view.inputs if name in found.tensors):
+        if not 1 / _OFF <= one.amax / one.best <= _OFF and one.drop >= _DROP:
             return f"the range of the input {one.name} ends at {one.amax:.4g}, its values at {one.histogram.amax:.4g}"
     return ""
 
@@ -225,7 +229,9 @@ def heads(found: Evidence) -> Iterator[Suspect]:
         operators = [*(one.key for one in quantized), *(node.key for node, _ in reads)]
         step = insert_step(method="auto", float_heads="regression")
         cause = Cause("head in INT8", where, f"{'; '.join(words)}, such as {where[0]}", step, figures=figures)
-        yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), named=bool(reads))
+        moves = context.rules.heads.moves
+        decodes = any(not context.flow.moves(node) and node.op not in moves for node, _ in reads)
+        yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), named=decodes)
 
 
 def attentions(found: Evidence) -> Iterator[Suspect]:

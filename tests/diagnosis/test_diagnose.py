@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from qdqtool.data.loader import DataOptions
 from qdqtool.diagnosis.cause import Cause, LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose, look
 from qdqtool.diagnosis.evidence import Evidence
@@ -146,6 +147,22 @@ def test_calibrated_on_a_single_image_without_objects() -> None:
     assert cause.name == "calibration data" and "scales come from 2 samples" in cause.evidence
 
 
+def test_calibrated_on_another_order_of_channels(tmp_path: Path) -> None:
+    folder = tmp_path / "pixels.npy"
+    np.save(folder, np.random.default_rng(0).integers(0, 256, (12, 12, 12, 3), np.uint8))
+    net = model_of("""net (float[N,3,12,12] x) => (float[N,4,12,12] y) <float[8,3,1,1] w1, float[4,8,1,1] w2>
+    { c1 = Conv(x, w1) r1 = Relu(c1) c2 = Conv(r1, w2) y = Softmax<axis=1>(c2) }""")
+    weight = np.random.default_rng(1).standard_normal((8, 3, 1, 1)).astype(np.float32) * [[[0.02]], [[0.2]], [[2]]]
+    net.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight.astype(np.float32), "w1"))
+    read = [DataOptions(preprocess=f"color={color},scale=1/255") for color in ("bgr", "rgb")]
+    model = insert(net, data=folder, options=InsertOptions(data_options=read[0], keep_float=0)).model
+    cause = diagnose(open_model(model), folder, DiagnosisOptions(data_options=read[1])).causes[0]
+    assert (
+        cause.name == "preprocessing"
+        and "its calibration data had color=bgr, the data have color=rgb" in cause.evidence
+    )
+
+
 def test_zero_points_come_first() -> None:
     model = quantized()
     for node in model.graph.node:
@@ -243,6 +260,25 @@ def test_attention_without_some_of_its_pairs(monkeypatch: pytest.MonkeyPatch) ->
     cause = diagnose(torn, drawn).causes[0]
     assert (cause.name, cause.where) == ("incomplete attention", (second.name,))
     assert "has none on the output of its Softmax, its values" in cause.evidence
+
+
+def test_values_beyond_fp16_in_a_file_that_has_fp16() -> None:
+    half = onnx.TensorProto.FLOAT16
+    text = f"""net (float[N,8,12,12] x) => (float[N,8,12,12] y) <float[8,8,1,1] w1>
+    {{
+     c = Conv(x, w1)
+     r = Relu(c)
+     h = Cast<to={half}>(r)
+     k = Constant<value_float = 60000.0>()
+     big = Cast<to={half}>(k)
+     m = Mul(h, big)
+     a = Sqrt(m)
+     y = Cast<to=1>(a)
+    }}"""
+    data, everything = {"x": samples(16)}, InsertOptions(plan=PlanOptions(float_heads="none"), keep_float=0)
+    model = insert(model_of(text), data=data, options=everything).model
+    cause = diagnose(open_model(model), data).causes[0]
+    assert cause.name == "FP16 overflow" and cause.gain is not None and cause.gain > 0.3
 
 
 def test_values_beyond_fp16() -> None:
