@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from qdqtool.errors import QdqError
 from qdqtool.training.averages import MovingMaxima
 from qdqtool.training.batches import Batches, BatchOptions
 from qdqtool.training.launch import LostWorkerError, chosen_reducer, launched
+from qdqtool.training.loss_scale import LOSS_SCALE, LossScale
 from qdqtool.training.optimizers import AdamW
 from qdqtool.training.options import RunOptions, TrainingOptions, UpdateOptions
 from qdqtool.training.parameters import Parameters
@@ -36,6 +37,7 @@ from tests.training.test_loop import F
 
 MODELS = Path(__file__).parents[2] / "models"
 SIZE = 257
+MAKE_SCALE: Callable[[], LossScale | None] = lambda: None  # noqa: E731
 
 
 class Threads:
@@ -99,6 +101,16 @@ class Noisy:
         )
 
 
+class Half(Noisy):
+    """The same times the loss scale; the sample 7 overflows above 2^12."""
+
+    def compute(self, batch: Batch, values: Values) -> Computed:
+        found, scale = super().compute(batch, values), values[LOSS_SCALE]
+        overflow = scale > 2**12 and 7 in batch["x"][:, 0]
+        scaled = found.gradients["w"] * (np.float32(np.inf) if overflow else scale)
+        return Computed(found.loss, found.parts, {"w": scaled}, found.largest)
+
+
 def far(values: Values) -> float:
     return float(np.square(values["w"] - 1).sum())
 
@@ -110,7 +122,16 @@ def run_of(student: Noisy, batch: int, source: int) -> TrainingRun:
     parameters = Parameters({"w": np.zeros(SIZE, F)})
     measure = lambda values: float(np.square(values["w"] - 1).sum()) + float(values["s"])  # noqa: E731
     return TrainingRun(
-        parameters, student, batches, measure, AdamW(SIZE), ones, ones.copy(), maxima, exported=("w", "s")
+        parameters,
+        student,
+        batches,
+        measure,
+        AdamW(SIZE),
+        ones,
+        ones.copy(),
+        maxima,
+        loss_scale=MAKE_SCALE(),
+        exported=("w", "s"),
     )
 
 
@@ -150,6 +171,20 @@ def test_workers_give_the_bytes_of_one_that_accumulates_as_many_batches(workers:
     for rank in ranks:
         assert bytes_of(rank) == bytes_of(one)
         assert (rank.progress.best, rank.progress.step, rank.planned) == (one.progress.best, 11, 11)
+
+
+def test_an_overflow_of_one_worker_takes_the_step_of_all_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run_of(Noisy(), 2, 45)
+    exact = train(plain, plain.batches, options_of(3), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys.modules[__name__], "Noisy", Half)
+    monkeypatch.setattr(sys.modules[__name__], "MAKE_SCALE", LossScale)
+    alone = run_of(Half(), 2, 45)
+    one = train(alone, alone.batches, options_of(3), None)  # type: ignore[arg-type]
+    ranks, students = trained_by(3, 1)
+    assert alone.loss_scale is not None and alone.loss_scale.value == 2**12, "it has overflowed"
+    assert len(students[0].seen) == len(students[1].seen) == len(alone.student.seen) / 3 > 11  # type: ignore[attr-defined]
+    for rank in ranks:
+        assert bytes_of(rank) == bytes_of(one) == bytes_of(exact)
 
 
 def test_each_rank_computes_its_share_alone() -> None:
