@@ -67,7 +67,7 @@ _BLAMED = 5
 _DIAGNOSED = 32  # samples
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 _ALL = 2  # the job that calibrates by all samples, after those of the halves
-# They end the search sooner or are told; what is made and measured is the same without them. The files have `source`.
+# They end the search sooner or are told: what is made and measured is the same without them. A file holds `source`.
 _WITHOUT_EFFECT = frozenset(["max_loss", "max_minutes", "progress", "say", "source", "warn"])
 
 
