@@ -107,7 +107,7 @@ def load_device(name: str | None = None, folder: Path | None = None) -> Device:
     if entry is None:
         raise QdqError(str(name), "no such device", f"one of {', '.join(sorted(known))}")
     core = next(one for one in document["core"] if one["sm"] == entry["sm"])
-    rates = {key: float(value) for key, value in core.items() if isinstance(value, (int, float))}
+    rates = {key: float(entry.get(key, value)) for key, value in core.items() if isinstance(value, (int, float))}
     modes: Sequence[Mapping[str, Any]] = entry.get("modes", ())
     found = Device(
         name=entry["name"],

@@ -19,7 +19,8 @@ from qdqtool.forecasting.devices import known_devices, load_constants, load_devi
         ("rtx3090", "half", 142), ("rtx3090", "int8", 284),
         ("rtx4090", "half", 330), ("rtx4090", "fp8", 661),
         ("rtx5090", "fp8", 838), ("rtx5090", "fp4", 1676),
-        ("l4", "half", 121), ("l40s", "int8", 733),
+        ("l4", "half", 121), ("l4", "single", 60), ("l40s", "int8", 733), ("l40s", "single", 183),
+        ("pro6000", "single", 252), ("a10", "single", 62.5), ("rtx3060-laptop", "single", 12.9),
         ("h100", "half", 989), ("h100", "fp8", 1979),
         ("b200", "half", 2250), ("b200", "fp4", 9000),
         ("xavier", "half", 11), ("xavier", "int8", 22),
@@ -35,6 +36,13 @@ def test_a_power_mode_changes_clock_units_and_memory_alone() -> None:
     whole, small = load_device("orin"), load_device("orin@15w")
     assert (small.name, small.clock, small.units, small.memory) == ("orin@15W", 0.408, 6, 136.5)
     assert (small.rates, small.l2, small.sm) == (whole.rates, whole.l2, whole.sm)
+
+
+def test_the_mode_of_the_row_can_be_named() -> None:
+    for name in ("orin@MAXN", "orin-nano@15W", "orin-nano-super@MAXN_SUPER", "orin-nx@MAXN", "xavier-nx@20W"):
+        device, whole = load_device(name), load_device(name.partition("@")[0])
+        assert device.name == name
+        assert (device.clock, device.units, device.memory) == (whole.clock, whole.units, whole.memory)
 
 
 @pytest.mark.parametrize(("name", "named"), [("abacus", "orin-nx"), ("orin@99W", "30W"), ("rtx4090@15W", "none")])
