@@ -127,7 +127,7 @@ class ForecastResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each board, batch and format."""
-        figures = ("ms", "interval", "over FP16", "interval", "MB", "layers", "kernels", "convert")
+        figures = ("ms", "interval", "over FP16", "interval", "kernel MB", "layers", "kernels", "convert")
         found: list[Sequence[str]] = [("board", "batch", "format", *figures, "verdict")]
         for one in self.boards:
             for row in one.rows:
@@ -276,7 +276,7 @@ class Engines:
         if self.has_pairs:
             return self._layers(key, self.opened, "as-built")
         if key not in self._found:
-            placed = _with_pairs(self.opened.copy(), PlanOptions(target=target, trt_version=version, **options))
+            placed = with_pairs(self.opened.copy(), PlanOptions(target=target, trt_version=version, **options))
             self._layers(key, placed, self._rest)
         return self._found[key]
 
@@ -309,7 +309,7 @@ class Engines:
         return plain
 
 
-def _with_pairs(model: Model, options: PlanOptions) -> Model:
+def with_pairs(model: Model, options: PlanOptions) -> Model:
     """A model with its pairs, at scales that stand for any: no two groups have the same."""
     planned = prepare(model, options, requantize=False).planned
     decided = plan_pairs(planned.base, options)
@@ -384,12 +384,18 @@ def _sentence(row: FormatTime, device: Device) -> str:
     ratio = f"{row.ratio:.2f}x FP16's speed, {row.ratio_low:.2f} to {row.ratio_high:.2f}"
     if row.verdict == "pays":
         return f"{name} pays ({ratio})."
-    causes = []
     said = f"{name} {_WORDS[row.verdict]} ({ratio})"
     if row.verdict == "equal" and not 1 / PAYS <= row.ratio <= PAYS:
         said = f"{name} {'may pay' if row.ratio > 1 else 'will hardly pay'} ({ratio}); bench both"
     if row.format == "int4":
         return f"{said}: only the weights of matrix products are smaller."
+    causes = causes_of(row, device)
+    return f"{said}: {'; '.join(causes)}." if causes else f"{said}."
+
+
+def causes_of(row: FormatTime, device: Device) -> list[str]:
+    """What holds a format back, as its sentence names it."""
+    name, causes = row.format.upper(), list[str]()
     if row.format in ("int8", "fp8") and device.rates[row.format] <= device.rates["half"]:
         causes.append(f"the device multiplies {name} no faster than FP16")
     if row.shares["attention"] >= _OF_TIME:
@@ -402,7 +408,7 @@ def _sentence(row: FormatTime, device: Device) -> str:
         causes.append(f"depthwise convolutions take {row.shares['depthwise']:.0%}")
     if row.shares["launch"] >= 3 * _OF_TIME:
         causes.append(f"{row.shares['launch']:.0%} of the time are kernel launches")
-    return f"{said}: {'; '.join(causes)}." if causes else f"{said}."
+    return causes
 
 
 def _changes(

@@ -10,9 +10,11 @@ tool that it used, fixes the batch; no later text of the source and no other tex
 for it; it stands beside a row in FP16 of the same source, board and settings. `LEFT_OUT` names what the rule leaves
 out and why.
 
-What is in INT8 is what `insert` places; where the builder had a calibration cache or made-up ranges ("implicit"),
-each convolution is in INT8 or in the type of the rest, whichever is faster, and matrix products are in that of the
-rest, as implicit quantization has it. The rest is FP32 where the source says so, or its tool sets no other.
+What is in INT8 is what `insert` places, but for what the source says of it: skip connections without pairs where its
+tool places none ("float skips"), a last module in FP32 ("float head"). Where the builder had a calibration cache or
+made-up ranges ("implicit"), each convolution is in INT8 or in the type of the rest, whichever is faster, and matrix
+products are in that of the rest, as implicit quantization has it. The rest is FP32 where the source says so, or its
+tool sets no other.
 
 `latency_holdout.tsv` is the hold-out: rows of sources that nobody had read when the model and its constants were made,
 written down before any of them was forecast. They are forecast once, by the constants of rules/devices.toml, and
@@ -48,8 +50,10 @@ from qdqtool.forecasting.devices import CostConstants, Device, load_constants
 from qdqtool.forecasting.formats import PAYS, compared, deciding_layers, in_format, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.graph.io import open_model
+from qdqtool.graph.model import Model
+from qdqtool.match.plan import PlanOptions
 from qdqtool.trtversion import TrtVersion, parse
-from qdqtool.verbs.forecast import Engines
+from qdqtool.verbs.forecast import Engines, causes_of, with_pairs
 
 Values = npt.NDArray[np.float64]
 HERE = Path(__file__).resolve().parent
@@ -99,6 +103,7 @@ IMPLICIT = (  # sources whose builder had a cache or made-up ranges, whatever th
     "kentaroy47", "1duo",
 )  # fmt: skip
 FP32_REST = ("ultralytics docs", "hokwangchoi", "the0807", "YOLOX#1001", "torch2trt")
+FLOAT_SKIPS = ("yester31",)  # pytorch-quantization's modules: no pairs on skip connections
 BY_PYTHON = ("ultralytics docs", "the0807", "torch2trt", "mmdeploy", "YOLOX#1001", "ArtTRT")  # time a call from Python
 
 
@@ -113,6 +118,7 @@ class Row:
     version: TrtVersion
     format: str
     rest: str
+    placement: str
     implicit: bool
     by_python: bool
     board: str
@@ -154,10 +160,12 @@ def read_rows(path: Path, models: Path) -> tuple[list[Row], list[str]]:
                 implicit = found[1] != "FP16" and (
                     of_source[1] or "implicit" in precision or "uncalibrated" in precision
                 )
+                skips = "Q/DQ" in precision and any(word in source for word in FLOAT_SKIPS)
+                placement = "float skips" if skips else "float head" if "FP32 head" in precision else ""
                 rows.append(
                     Row(
                         path.stem, _family(model), model, device, _version(taken, device), found[1].lower(), rest,
-                        implicit, of_source[2], entry["board"], float(entry["latency_ms"]), source,
+                        placement, implicit, of_source[2], entry["board"], float(entry["latency_ms"]), source,
                     )
                 )  # fmt: skip
     return rows, left
@@ -198,7 +206,7 @@ class Material:
         self.share = np.sqrt([1 / count[row.family] for row in rows])
 
     def _work(self, row: Row) -> list[LayerWork]:
-        return in_format(row.format, *_engines(self.models / f"{row.model}.onnx", row.version, row.rest))
+        return in_format(row.format, *_engines(self.models / f"{row.model}.onnx", row.version, row.rest, row.placement))
 
     def _rest(self, row: Row) -> list[LayerWork]:
         """The layers without INT8, in the type of the rest."""
@@ -215,21 +223,61 @@ class Material:
         return np.log(times)
 
     def total(self, place: int, times: LayerTimes) -> float:
-        """Microseconds of a row; of one whose builder chose, the faster of both types for each convolution."""
-        rest = self.rest[place]
-        if rest is None:
+        """Microseconds of a row."""
+        if self.rest[place] is None:
             return times.total(self.work[place])
-        return 1e3 * sum(
-            min(one.fp16, one.quantized) if one.kind == "convolution" or not one.fp16 else one.fp16
-            for one in deciding_layers(self.work[place], rest, times)
-        )
+        return sum(time for time, _ in self.chosen(place, times))
+
+    def chosen(self, place: int, times: LayerTimes) -> list[tuple[float, bool]]:
+        """Microseconds of each layer, and whether it stays in the type of the rest; of a convolution the faster one."""
+        layers = deciding_layers(self.work[place], self.rest[place] or (), times)
+        rest = [one.fp16 > 0 and (one.kind != "convolution" or one.fp16 <= one.quantized) for one in layers]
+        return [
+            (1e3 * (one.fp16 if kept else min(one.fp16, one.quantized)), kept)
+            for one, kept in zip(layers, rest, strict=True)
+        ]
 
 
 @functools.cache
-def _engines(path: Path, version: TrtVersion, rest: str = "fp16") -> tuple[list[LayerWork], list[LayerWork]]:
+def _engines(
+    path: Path, version: TrtVersion, rest: str = "fp16", placement: str = ""
+) -> tuple[list[LayerWork], list[LayerWork]]:
     """The layers in the type of the rest alone, and with INT8; models are FP32, so "file" is FP32."""
     engines = Engines(open_model(path), "file" if rest == "fp32" else "fp16")
-    return engines.fp16(version, "gpu"), engines.int8(version, "gpu")
+    fp16 = engines.fp16(version, "gpu")
+    if placement == "float skips":
+        placed = with_pairs(engines.opened.copy(), PlanOptions(trt_version=version))
+        return fp16, Engines(_without_skip_pairs(placed)).int8(version, "gpu")
+    if placement == "float head":
+        head = _last_module(engines.opened)
+        int8, in_fp32 = (
+            Engines(open_model(path), types).int8(version, "gpu", heads=(f"^{head}",)) for types in ("fp16", "file")
+        )
+        return fp16, [one for one in int8 if not _in_module(one, head)] + [
+            one for one in in_fp32 if _in_module(one, head)
+        ]
+    return fp16, engines.int8(version, "gpu")
+
+
+def _without_skip_pairs(placed: Model) -> Model:
+    """The model with pairs, of which no Add reads one."""
+    nodes = {output: node for node in placed.proto.graph.node for output in node.output}
+    for node in placed.proto.graph.node:
+        for place, name in enumerate(node.input if node.op_type == "Add" else ()):
+            if name in nodes and nodes[name].op_type == "DequantizeLinear" and nodes[name].input[0] in nodes:
+                node.input[place] = nodes[nodes[name].input[0]].input[0]
+    placed.changed()
+    return placed
+
+
+def _last_module(model: Model) -> str:
+    """The name that the nodes of an ultralytics detector's head begin with."""
+    numbers = [int(found[1]) for node in model.proto.graph.node if (found := re.match(r"/model\.(\d+)/", node.name))]
+    return f"/model.{max(numbers)}/"
+
+
+def _in_module(layer: LayerWork, module: str) -> bool:
+    return any(name.startswith(module) for name in layer.nodes)
 
 
 def fit(material: Material, places: Sequence[int], start: Values | None = None, rounds: int = 8) -> Values:
@@ -278,6 +326,7 @@ class Pair:
     verdict: str
     low: float
     high: float
+    reason: str
 
     @property
     def is_win(self) -> bool | None:
@@ -285,9 +334,9 @@ class Pair:
         return None if EQUAL[0] <= self.measured <= EQUAL[1] else self.measured > 1
 
 
-def held_out(material: Material) -> tuple[list[Pair], Values]:
-    """Every pair and every time of the hold-out, by the constants of rules/devices.toml and no others."""
-    shipped = {CALL: 0.0}
+def by_shipped(material: Material, call: float = 0.0) -> tuple[list[Pair], Values]:
+    """Every pair and every time by the constants of rules/devices.toml; `call` is that of times from Python."""
+    shipped = {CALL: call}
     pairs = [_pair(material, one, other, shipped) for one, other in material.pairs]
     return pairs, material.forecast(shipped, range(len(material.rows)))
 
@@ -317,13 +366,22 @@ def _pair(material: Material, half: int, other: int, constants: Mapping[str, flo
     found = compared(time_of(row.format, work, times), time_of("fp16", fp16, times), work, fp16, times)
     measured = float(np.exp(material.observed[half] - material.observed[other]))
     plain = _roofline(row.device)
-    apart = _engines(material.models / f"{row.model}.onnx", UNFUSED)
+    apart = _engines(material.models / f"{row.model}.onnx", UNFUSED, placement=row.placement)
     roofline = plain.total(apart[0]) / plain.total(in_format(row.format, *apart))
     ratio = times.total(fp16) / material.total(other, times)  # of what was built: implicit, with the rest that it had
     shift = ratio / found.ratio
     low, high = found.ratio_low * shift, found.ratio_high * shift
     verdict = "pays" if low > PAYS else "does not pay" if high < PAYS else "equal"
-    return Pair(row, measured, ratio, roofline, verdict, low, high)
+    causes = causes_of(found, row.device)
+    if row.implicit:
+        layers = material.chosen(other, times)
+        share = sum(time for time, kept in layers if kept) / sum(time for time, _ in layers)
+        causes = [one for one in causes if "stay" not in one and "conversion" not in one]
+        causes.append(f"layers that the builder leaves FP16 take {share:.0%}")
+    reason = "; ".join(causes) or "none seen"
+    if row.rest == "fp32" or row.placement == "float head":
+        reason = re.sub("(stays?|leaves) FP16", r"\1 FP32" if row.rest == "fp32" else r"\1 in float", reason)
+    return Pair(row, measured, ratio, roofline, verdict, low, high, reason)
 
 
 UNFUSED = parse("8.5.2")  # the last version without fused attention and joined kernels
@@ -454,8 +512,10 @@ def hold_out_parts() -> tuple[Part, ...]:
     )
 
 
-def section(parts: Sequence[Part], pairs: Sequence[Pair], times: Values, material: Material) -> list[str]:
-    """The tables, as Markdown."""
+def section(
+    parts: Sequence[Part], pairs: Sequence[Pair], times: Values, material: Material, more: Sequence[str] = ()
+) -> list[str]:
+    """The tables, as Markdown; `more` are further rows of the first."""
     errors = times - material.observed
     lines = [*HEAD]
     for title, belongs in parts:
@@ -463,13 +523,14 @@ def section(parts: Sequence[Part], pairs: Sequence[Pair], times: Values, materia
         if chosen:
             own = [place for place, row in enumerate(material.rows) if belongs(row)]
             lines.append(summary(title, chosen, errors[own]))
-    lines += ["", "| not faster by 5 % | measured | forecast | interval | verdict |", "|---|---|---|---|---|"]
+    lines += [*more, "", "| not faster by 5 % | measured | forecast | interval | verdict | reason |", "|---" * 6 + "|"]
     for one in sorted(pairs, key=lambda one: one.measured):
         if one.measured <= EQUAL[1]:
             rest = ", FP32 rest" if one.row.rest == "fp32" else ""
-            said = f"{one.row.model}, {one.row.device.name}, {one.row.format.upper()}{rest}"
+            placed = f", {one.row.placement}" if one.row.placement else ""
+            said = f"{one.row.model}, {one.row.device.name}, {one.row.format.upper()}{rest}{placed}"
             figures = f"{one.measured:.2f} | {one.forecast:.2f} | {one.low:.2f} to {one.high:.2f}"
-            lines.append(f"| {said} | {figures} | {one.verdict} |")
+            lines.append(f"| {said} | {figures} | {one.verdict} | {one.reason} |")
     return lines
 
 
@@ -493,9 +554,11 @@ def main() -> int:
         rows, left = [*rows, *(one for one in taken if one not in rows)], [*left, *not_taken]
     material = Material(rows, args.models)
     if args.hold_out:
-        (pairs, times), parts = held_out(material), hold_out_parts()
+        (pairs, times), parts, more = by_shipped(material), hold_out_parts(), []
     else:
         (pairs, times, whole), parts = left_out(material), FITTED_PARTS
+        own, own_times = by_shipped(material, float(np.exp(whole[-1])))
+        more = [summary("both, by the shipped constants", own, own_times - material.observed)]
     if args.verbose:
         print("\n".join(f"left out: {line}" for line in left))
         for one in sorted(pairs, key=lambda one: (one.row.family, one.row.model)):
@@ -510,7 +573,7 @@ def main() -> int:
         changed = [one for one in pairs if one.high > LEAST * one.forecast]
         needed = [abs(np.log(one.measured / one.forecast)) * wide / np.log(one.high / one.forecast) for one in changed]
         print(f"ratio_spread = {np.exp(np.percentile(needed, 80)):.3g}")
-    lines = section(parts, pairs, times, material)
+    lines = section(parts, pairs, times, material, more)
     print("\n".join(lines))
     if args.write is not None:
         rewrite(args.write, f"forecast_backtest.py{' --hold-out' if args.hold_out else ''}", lines)
