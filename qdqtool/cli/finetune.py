@@ -12,7 +12,6 @@ from qdqtool.cli.next_steps import after_finetune
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 from qdqtool.errors import QdqError
-from qdqtool.training.launch import LostWorkerError, launch, launched
 from qdqtool.training.losses.options import WHAT, LossOptions
 from qdqtool.training.options import RunOptions, UpdateOptions
 from qdqtool.training.schedules import Schedule
@@ -61,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, write the model, say what came of it; faults are raised as QdqError."""
+    from qdqtool.training.launch import LostWorkerError, launch, launched
+
     options = _options(args)
     rank, started = launched()
     if options.run.workers > 1 and started == 1:

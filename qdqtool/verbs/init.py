@@ -11,6 +11,7 @@ from pathlib import Path
 from qdqtool.data.image_folder import documents_in, find_images, images_in
 from qdqtool.data.model_inputs import inputs_of
 from qdqtool.data.preprocess import PRESETS
+from qdqtool.display import Cells, Displayed
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.class_names import parse_names
 from qdqtool.evaluation.decode.auto_detect import find_decoder
@@ -33,8 +34,8 @@ _EXAMPLES = {
 }
 
 
-@dataclass(frozen=True)
-class Project:
+@dataclass(frozen=True, repr=False)
+class Project(Displayed):
     """A project file.
 
     Attributes:
@@ -49,9 +50,17 @@ class Project:
     missing: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
+    def headline(self) -> str:
+        """The file and what it says."""
+        return f"wrote {self.path}: {', '.join(f'{key} {value}' for key, value in self.values.items())}"
+
+    def rows(self) -> Cells:
+        """One row for each key that has a value."""
+        return [("key", "value"), *self.values.items()]
+
     def summary(self) -> list[str]:
         """What `qdqtool init` prints."""
-        lines = [f"wrote {self.path}: {', '.join(f'{key} {value}' for key, value in self.values.items())}"]
+        lines = [self.headline()]
         if self.missing:
             lines.append(f"not found, to be filled in: {', '.join(self.missing)}")
         return [*lines, *self.notes]

@@ -182,9 +182,9 @@ def _sections(
     )
     parts = [sections.verdict_section(verdict_cards(facts))]
     parts.append(opportunities_section(opportunities(found, measured.causes, options)))
+    parts.append(sections.graph_section(found.view, drawn, note))
     forecast = forecast_of(found)
     parts += [] if forecast is None else [forecast]
-    parts.append(sections.graph_section(found.view, drawn, note))
     if rows:
         parts.append(sections.tensors_section(rows, _tensor_note(measured)))
     if weights := weight_rows(found.view):

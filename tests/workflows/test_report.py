@@ -73,8 +73,8 @@ def test_a_model_alone_gives_verdict_graph_tables_findings_and_provenance(net: P
     assert headings(text) == [
         "Verdict",
         "Opportunities",
-        "Forecast",
         "Graph",
+        "Forecast",
         "Tensors",
         "Weights",
         "Findings of lint",
@@ -157,7 +157,8 @@ def test_data_add_histograms_clipped_shares_and_signal_to_noise(net: Path) -> No
 def test_a_cause_of_the_loss_has_a_command_that_does_away_with_it(models: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     data = str(models / "digits_calib.npz")
-    whole = insert(models / "digits_detector.onnx", data=data, options=replace(INT8, data_options=DataOptions(limit=8)))
+    how = replace(INT8, data_options=DataOptions(limit=8))
+    whole = insert(onnx.load(models / "digits_detector.onnx"), data=data, options=how)
     broken = with_scales(open_model(whole.model), {"/stage8a/relu/Relu_output_0": np.float32(1e-4)})
     onnx.save(broken.proto, tmp_path / "b.onnx")
     text = written(tmp_path, "b.onnx", data=data, data_options=DataOptions(limit=8))
