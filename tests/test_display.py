@@ -76,6 +76,7 @@ def results_of_values() -> list[Any]:
         found,
         qdqtool.InferResult(Path("out"), "boxes by yolov8", (ImageResult("a.png", "a.jpg", (64, 64), found),)),
         qdqtool.DrawnDifferences((Path("out/1.jpg"), Path("out/differences.json")), "boxes by yolov8", 2, 9, 1, 3),
+        qdqtool.Project(Path("qdqtool.toml"), {"model": "m.onnx", "data": "images"}, ("boards",)),
         qdqtool.ReportResult(Path("r.html"), 70_000, "3 of 3 products in INT8.", ("Verdict", "Graph")),
         qdqtool.DeployResult(
             Path("out"), ("m.onnx", "m.trtexec.sh"), ("TensorRT 8.6.1",), (trial,), candidate, "the cheapest",

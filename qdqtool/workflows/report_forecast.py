@@ -55,8 +55,9 @@ def _causes(found: LookedModel, causes: LossCauses, options: ReportOptions) -> I
     output = f"{model.removesuffix('.onnx')}.better.onnx"
     source = str(options.reference) if isinstance(options.reference, (str, PathLike)) else None
     for one in causes.causes:
-        words = one.remedy_words(model, output, _data_words(options), source)
-        yield Opportunity(f"{one.name}: {one.evidence}", one.gain_text(), shlex.join(["qdqtool", *words]), command=True)
+        commands = one.commands(model, output, _data_words(options), source)
+        text = " && ".join(shlex.join(["qdqtool", *words]) for words in commands)
+        yield Opportunity(f"{one.name}: {one.evidence}", one.gain_text(), text, command=True)
 
 
 def _data_words(options: ReportOptions) -> list[str]:

@@ -23,6 +23,7 @@ from qdqtool.diagnosis.one_change import with_scales
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.scales import Scale
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.workflows.report import report
@@ -159,13 +160,13 @@ def test_a_cause_of_the_loss_has_a_command_that_does_away_with_it(models: Path, 
     data = str(models / "digits_calib.npz")
     how = replace(INT8, data_options=DataOptions(limit=8))
     whole = insert(onnx.load(models / "digits_detector.onnx"), data=data, options=how)
-    broken = with_scales(open_model(whole.model), {"/stage8a/relu/Relu_output_0": np.float32(1e-4)})
+    broken = with_scales(open_model(whole.model), {"/stage8a/relu/Relu_output_0": Scale.of(1e-4)})
     onnx.save(broken.proto, tmp_path / "b.onnx")
     text = written(tmp_path, "b.onnx", data=data, data_options=DataOptions(limit=8))
     assert "saturated tensor" in card(text, "Likely cause of the loss")
     assert "likely cause: saturated tensor" in text.partition("<nav")[0]
     commands = [html.unescape(re.sub("<wbr>", "", one)) for one in re.findall('<td class="w"><code>(.*?)</code>', text)]
-    (command,) = (one for one in commands if one.startswith("qdqtool insert "))
+    command = next(one for one in commands if one.startswith("qdqtool insert "))
     words = shlex.split(command)
     assert str(tmp_path / "b.onnx") in words and data in words
     Commands().check(words[1:])
