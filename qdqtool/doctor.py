@@ -30,8 +30,8 @@ Section = Literal["program", "needed", "optional", "machine"]
 State = Literal["ok", "missing", "note", "wrong"]
 
 _HEADS = {"needed": "packages that every verb needs", "optional": "packages for some verbs", "machine": "machine"}
-# Without these most of what users come for ends with exit code 3.
-_MOST_NEED = ("onnxruntime", "pillow")
+# Without these the first steps end with exit code 3: insert --data IMAGES, evaluate --labels, report.
+_FIRST_STEPS = ("onnxruntime", "pillow", "pycocotools")
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Diagnosis(Displayed):
 
     def verdict(self) -> list[str]:
         """What is wrong, and what to do about it."""
-        if self.ok:
-            lacking = [item for item in self.items if item.state == "missing" and item.name in _MOST_NEED]
-            if not lacking:
-                return ["no problem found"]
-            missing = (f"  {item.name} is missing, {item.text}; {item.todo}" for item in lacking)
-            return ["no problem found in the installed packages", *missing]
-        faults = (f"  {item.name}: {item.text}; {item.todo}" for item in self.wrong)
-        return [f"{counted(len(self.wrong), 'fault')}:", *faults]
+        faults = [f"  {item.name}: {item.text}; {item.todo}" for item in self.wrong]
+        lines = [f"{counted(len(faults), 'fault')}:", *faults] if faults else []
+        lacking = [item for item in self.items if item.state == "missing" and item.name in _FIRST_STEPS]
+        if not lacking:
+            return lines or ["no problem found"]
+        missing = (f"  {item.name} is missing, {item.text}; {item.todo}" for item in lacking)
+        head = "the first steps (insert --data IMAGES, evaluate --labels, report) lack:"
+        return [*(lines or ["no problem found in the installed packages"]), head, *missing]
 
     def rows(self) -> Cells:
         """One row for each thing that was looked at."""

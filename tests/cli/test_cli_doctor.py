@@ -96,4 +96,4 @@ def test_bug_of_ours_asks_for_it(capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 def test_what_most_verbs_need_is_named_where_it_is_missing(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = Item("optional", "onnxruntime", "missing", "", "for every verb that runs a model", "pip install it")
     found = said(capsys, monkeypatch, (*SOUND, lacking), "-q")
-    assert found.code == 0 and re.match("no problem .*\n  onnxruntime is missing", found.out)
+    assert found.code == 0 and re.match("no problem .*\nthe first steps .* lack:\n  onnxruntime is missing", found.out)
