@@ -99,12 +99,14 @@ def _of_target(plan: PlanOptions) -> list[str]:
 
 def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     """Say where the model loses much, or more than was asked for, and what to try next; the exit code."""
-    if not result.misses and not (result.output_loss and result.output_loss.large):
+    large = result.output_loss is not None and result.output_loss.large
+    if not result.misses and not large:
         return 0
     todo = _to_try(result, args)
-    if not result.misses:
-        first = "that says little of the task, so measure first, best with --labels and other images: "
-        first += measured_first(args, Path(str(result.model)))
+    if result.output_loss is not None and not result.misses:
+        best = "best with --labels and other images" if result.output_loss.reads else "tensor by tensor"
+        first = f"that says little of the task, so measure first, {best}: "
+        first += measured_first(args, Path(str(result.model)), result.output_loss)
         warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args)
         return 0
     miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"
@@ -133,13 +135,7 @@ def _loss_facts(result: InsertResult) -> dict[str, object]:
     lost, search = result.output_loss, result.search
     if lost is None:
         return {}
-    facts: dict[str, object] = {
-        "output_loss": lost.value,
-        "output_loss_samples": lost.samples,
-        "output_loss_large": lost.large,
-    }
-    if lost.value is None:
-        facts["output_loss_reason"] = lost.reason
+    facts = lost.to_json()
     if result.max_output_loss is not None:
         facts.update(max_output_loss=result.max_output_loss, max_output_loss_met=not result.misses)
     if search is not None:
@@ -213,6 +209,7 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
 
     lines, written = result.summary(), Path(str(result.model))
     if result.output_loss is not None and result.output_loss.hint():
+        lines.append(f"to measure it: {measured_first(args, written, result.output_loss)}")
         lines += lose_less(args, written, plain=not (result.inserted.kept or result.requantized or result.conditioned))
     if any(note.endswith(PEEL_FIRST) for note in result.notes):
         lines += peeled_first(args, written)

@@ -6,27 +6,37 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qdqtool.cli.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.cli.next_steps import data_words, without_option
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
 
+if TYPE_CHECKING:
+    from qdqtool.measuring.keep_float import OutputLoss
+
 _WORD = "conditioned"
 _STEPS = "equalize,smooth"
 
 
-def measured_first(args: argparse.Namespace, written: Path) -> str:
-    """`evaluate` of what was written beside the float model, on the user's data; labels are for the user to add."""
-    words = [file_word(written), "--baseline", file_word(args.model), *data_words(args, calibrates=False)]
-    return command("evaluate", *words)
+def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) -> str:
+    """What was written beside the float model on the user's data: `evaluate`, or `compare` where nothing decodes."""
+    data = data_words(args, calibrates=False)
+    if not loss.reads:
+        return command("compare", file_word(args.model), file_word(written), *data)
+    return command("evaluate", file_word(written), "--baseline", file_word(args.model), *data)
 
 
-def measured_cache(args: argparse.Namespace, cache: Path) -> str:
-    """`evaluate` of a plain model with its cache beside the float model; labels are for the user to add."""
-    words = [file_word(args.model), *option("--cache", cache), *option("--baseline", args.model)]
+def measured_cache(args: argparse.Namespace, cache: Path, loss: OutputLoss) -> str:
+    """A plain model with its cache beside the float model: `evaluate`, or `simulate` where nothing decodes."""
+    words = [
+        file_word(args.model),
+        *option("--cache", cache),
+        *(option("--baseline", args.model) if loss.reads else []),
+    ]
     words += [] if args.target == "gpu" else ["--target", args.target]
-    return command("evaluate", *words, *data_words(args, calibrates=False))
+    return command("evaluate" if loss.reads else "simulate", *words, *data_words(args, calibrates=False))
 
 
 def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:

@@ -66,7 +66,7 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
     """Say where the cache loses much at the outputs, how to measure it, and which way loses less."""
     if result.output_loss is None or not result.output_loss.large or result.path is None:
         return
-    first = f"that says little of the task, so measure first: {measured_cache(args, result.path)}"
+    first = f"that says little of the task, so measure first: {measured_cache(args, result.path, result.output_loss)}"
     less = f"to lose less: {cache_that_loses_less(args, result.path)}"
     warn(f"{result.path}: loses much in INT8; {result.output_loss.summary()}; {first}; {less}", args)
 
@@ -101,7 +101,7 @@ def _facts(result: PtqResult) -> dict[str, object]:
         "unscaled": result.table.unscaled,
         "shared_scales": result.shared_scales,
         "predicted": result.predicted(),
-        "output_loss": None if result.output_loss is None else result.output_loss.value,
+        **({"output_loss": None} if result.output_loss is None else result.output_loss.to_json()),
         "emitted": {kind: str(path) for kind, path in result.emitted.items()},
         "notes": list(result.notes),
     }

@@ -16,7 +16,7 @@ from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
-from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.metrics import Figure, figure_json
 
 # What loses no more than half a point in a hundred is taken for as good where no largest loss is named.
 AS_GOOD = 0.005
@@ -169,17 +169,6 @@ class CandidateTrial:
             **({"refused": self.refused} if self.refused else {}),
             "notes": list(self.notes),
         }
-
-
-def figure_json(figure: Figure) -> dict[str, float | None]:
-    """A figure with its interval as JSON, which has no NaN."""
-    return finite_only({"value": figure.value, "low": figure.interval.low, "high": figure.interval.high})
-
-
-def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
-    """A loss with its interval and the number of samples it was measured on; of one sample there is no interval."""
-    span = f"95 %: {loss.interval.text()}, " if loss.interval.known else ""
-    return f"{metric} loss {four_decimals(loss.value)} ({span}{counted(samples, 'sample')})"
 
 
 def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:

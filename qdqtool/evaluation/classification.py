@@ -48,16 +48,27 @@ def ranks(where: object, scores: npt.NDArray[Any], classes: npt.NDArray[Any]) ->
 def classified(found: Sequence[Int64]) -> MeasuredModel:
     """Top-1 and top-5 from the ranks of all images."""
     rank = np.concatenate(found)
-    hits: Float64 = np.stack([rank < 1, rank < TOP], 1).astype(np.float64)
+    return _means(("top1", "top5"), np.stack([rank < 1, rank < TOP], 1).astype(np.float64))
+
+
+def class_agreement(rank: Int64, near: Float64) -> MeasuredModel:
+    """Top-1 and top-5 from the ranks of another model's best classes, and the mean of `nearness`."""
+    return _means(
+        ("agreement1", "agreement5", "nearness"), np.stack([rank < 1, rank < TOP, near], 1).astype(np.float64)
+    )
+
+
+def _means(metrics: tuple[str, ...], each: Float64) -> MeasuredModel:
+    """Figures that are means over the images; `each` is float64[images, metrics]."""
 
     def resampled(weights: Int64) -> Float64:
-        return np.asarray(weights @ hits / weights.sum(1)[:, None])[:, :, None]
+        return np.asarray(weights @ each / weights.sum(1)[:, None])[:, :, None]
 
-    return MeasuredModel(("top1", "top5"), hits.mean(0)[:, None], (), len(rank), resampled)
+    return MeasuredModel(metrics, each.mean(0)[:, None], (), len(each), resampled)
 
 
-def nearness(found: npt.NDArray[Any], reference: npt.NDArray[Any]) -> MeasuredModel:
-    """How near probabilities are to those of another model: 1 - sum |p - q| / 2, the mean over all images.
+def nearness(found: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Float64:
+    """How near probabilities are to those of another model: 1 - sum |p - q| / 2 of each image, float64[n].
 
     Args:
         found: the scores, [n, c]; logits are put behind a Softmax.
@@ -66,12 +77,13 @@ def nearness(found: npt.NDArray[Any], reference: npt.NDArray[Any]) -> MeasuredMo
     own, other = found.astype(np.float32), reference.astype(np.float32)
     if not are_shares(other):
         own, other = softmax(own), softmax(other)
-    each: Float64 = 1 - np.abs(own.astype(np.float64) - other).sum(1) / 2
+    near: Float64 = 1 - np.abs(own.astype(np.float64) - other).sum(1) / 2
+    return near
 
-    def resampled(weights: Int64) -> Float64:
-        return np.asarray(weights @ each / weights.sum(1))[:, None, None]
 
-    return MeasuredModel(("nearness",), np.full((1, 1), each.mean()), (), len(each), resampled)
+def mean_nearness(near: Float64) -> MeasuredModel:
+    """The mean over all images."""
+    return _means(("nearness",), near[:, None])
 
 
 def scores_of(where: str, outputs: Mapping[str, npt.NDArray[Any]], count: int) -> npt.NDArray[Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.evaluation.bootstrap import RESAMPLES, SEED, Interval, bootstrap, interval
 
 Float64 = npt.NDArray[np.float64]
@@ -49,6 +50,22 @@ class Figure:
 
     value: float
     interval: Interval
+
+
+def certain(value: float) -> Figure:
+    """A number without an interval."""
+    return Figure(value, Interval(math.nan, math.nan))
+
+
+def loss_in_words(metric: str, loss: Figure, samples: int) -> str:
+    """A loss with its interval and the number of samples it was measured on; of one sample there is no interval."""
+    span = f"95 %: {loss.interval.text()}, " if loss.interval.known else ""
+    return f"{metric} loss {four_decimals(loss.value)} ({span}{counted(samples, 'sample')})"
+
+
+def figure_json(figure: Figure) -> dict[str, float | None]:
+    """A figure with its interval as JSON values."""
+    return finite_only({"value": figure.value, "low": figure.interval.low, "high": figure.interval.high})
 
 
 @dataclass(frozen=True)

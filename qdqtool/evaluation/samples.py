@@ -200,12 +200,12 @@ def _part_of_loader(data: Data, inputs: Sequence[Input], options: DataOptions) -
 def _of_loader(loader: DataLoader) -> LabeledSamples:
     def chunks() -> Iterator[Chunk]:
         for batch in loader:
-            yield Chunk(batch, (_as_it_is(batch[loader.inputs[0].name]),) * loader.count(batch))
+            yield Chunk(batch, (geometry_of_array(batch[loader.inputs[0].name]),) * loader.count(batch))
 
     return LabeledSamples(loader.description.get("name", "data"), chunks, count=loader.samples, notes=loader.notes)
 
 
-def _as_it_is(array: Array) -> Geometry:
+def geometry_of_array(array: Array) -> Geometry:
     """Arrays are the input itself: boxes come out in its pixels."""
     if array.ndim != 4:
         return Geometry(0, 0, (1.0, 1.0), (0.0, 0.0), (0, 0))

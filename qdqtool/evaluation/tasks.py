@@ -18,9 +18,17 @@ import numpy as np
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.agreement import SURE, agreement
 from qdqtool.evaluation.class_names import Names, refuse_too_many
-from qdqtool.evaluation.classification import COMPARE, classified, nearness, ranks, scores_of
+from qdqtool.evaluation.classification import (
+    COMPARE,
+    class_agreement,
+    classified,
+    mean_nearness,
+    nearness,
+    ranks,
+    scores_of,
+)
 from qdqtool.evaluation.classifier_output import classifier_of
-from qdqtool.evaluation.decode.head import HeadDecoder
+from qdqtool.evaluation.decode.head import HeadDecoder, Size
 from qdqtool.evaluation.decode_options import DecodeOptions, Metric, Selection
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
@@ -154,21 +162,22 @@ class LabeledClasses:
 
 @dataclass(frozen=True)
 class ClassAgreement:
-    """Top-1 with FP32's best class for the right one."""
+    """Top-1 with FP32's best class for the right one, and the share of the probability that lies where FP32 has it."""
 
     title: str = "top-1 agreement with FP32"
     compares: bool = True
 
     def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
-        """The rank of FP32's best class."""
+        """The rank of FP32's best class, and how near the probabilities are, see `nearness`."""
         count = len(chunk.geometries)
-        right = scores_of(name, reference, count).argmax(1).astype(np.int64)
-        return list(ranks(name, scores_of(name, outputs, count), right))
+        theirs, own = scores_of(name, reference, count), scores_of(name, outputs, count)
+        right = theirs.argmax(1).astype(np.int64)
+        return list(zip(ranks(name, own, right), nearness(own, theirs), strict=True))
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
-        """The share of samples whose best class is FP32's."""
-        made = classified([np.asarray(found, np.int64)])
-        return replace(made, metrics=("agreement1", "agreement5"))
+        """The share of samples whose best class is FP32's, and the mean of what is near."""
+        rank, near = zip(*found, strict=True)
+        return class_agreement(np.asarray(rank, np.int64), np.asarray(near, np.float64))
 
 
 @dataclass(frozen=True)
@@ -184,7 +193,7 @@ class ClassNearness:
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
         """One less half the sum of the differences, over all samples."""
-        return nearness(np.stack(found), np.stack(reference))
+        return mean_nearness(nearness(np.stack(found), np.stack(reference)))
 
 
 @dataclass(frozen=True)
@@ -282,7 +291,7 @@ def choose_task(
     """
     metric = asked_metric(options, samples)
     if metric == "agreement":
-        return _without_labels(outputs, chunk, options, name)
+        return unlabeled_task(outputs, chunk.geometries[0].input_size, options, name)
     labels = str(samples.where) if options.labels is None and samples.boxes else options.labels
     if metric == "top1":
         scores = scores_of(name, outputs, len(chunk.geometries))
@@ -305,15 +314,25 @@ def choose_task(
     return ChosenTask(LabeledBoxes(decoder, boxes, metric == "voc"), metric=metric)
 
 
-def _without_labels(outputs: Outputs, chunk: Chunk, options: TaskOptions, name: str) -> ChosenTask:
-    """Agreement where outputs can be read, else fidelity."""
+def unlabeled_task(outputs: Outputs, size: Size, options: TaskOptions, name: str = "model") -> ChosenTask:
+    """Agreement with the reference where its outputs can be read, else fidelity.
+
+    Args:
+        outputs: of the reference, of one run.
+        size: (width, height) of the input; (0, 0) of a model that takes no images.
+        options: how outputs are read.
+        name: what messages call the model.
+
+    Raises:
+        QdqError: a decoder that was asked for and does not fit.
+    """
     if options.is_automatic and classifier_of(outputs) is not None:
         return ChosenTask(ClassAgreement(), ("no labels: compared with the best class of FP32",))
     if options.is_automatic and not any(values.dtype.kind == "f" for values in outputs.values()):
         why = QdqError(name, "cannot be measured on a task: there are no labels and no float output", COMPARE)
         return _fidelity("no labels and no float output: compared by the share of equal values", why)
     try:
-        decoder = decoder_for(options.reading, outputs, chunk.geometries[0].input_size, options.rows)
+        decoder = decoder_for(options.reading, outputs, size, options.rows)
     except QdqError as error:
         if not options.is_automatic:
             raise

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.loss_scale import WORDS, Word, word_of
+from qdqtool.evaluation.metrics import certain
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.measuring import policies
+from qdqtool.measuring.answers import AnswerLoss, Answers, Reads
 from qdqtool.measuring.auto_scales import source_of
-from qdqtool.measuring.output_loss import LARGE_LOSS, NOTABLE_LOSS, FloatOutputs, comparable_outputs
+from qdqtool.measuring.output_loss import FloatOutputs, comparable_outputs
 from qdqtool.measuring.sensitivity_runner import OUTPUT_SAMPLES, reference_of
 from qdqtool.scales import ScaleTable
 
@@ -81,29 +84,55 @@ class OutputLoss:
         value: from 0 to 1 (`measuring/output_loss.py`); None where it could not be measured.
         samples: how many it was measured on.
         reason: why it could not be measured, or "".
+        answers: what the best classes or the boxes lose; None where the outputs are not read as such.
+        reads: what the outputs are read as; "" where nothing reads them, and `evaluate` refuses them.
     """
 
     value: float | None
     samples: int = 0
     reason: str = ""
+    answers: AnswerLoss | None = None
+    reads: Reads = ""
+
+    @property
+    def word(self) -> Word:
+        """How much that is for the task, by the answers where there are any (`evaluation/loss_scale.py`)."""
+        if self.answers is not None:
+            return self.answers.word
+        return "" if self.value is None else word_of("outputs", certain(self.value))
 
     @property
     def large(self) -> bool:
-        """Whether the model loses much (`measuring/output_loss.py` says from where on, and why)."""
-        return self.value is not None and self.value >= LARGE_LOSS
+        """Whether the model may lose much."""
+        return self.word == "much"
 
     def hint(self) -> list[str]:
         """What to say of a loss that a task may feel; empty for less, and for a large one."""
-        if self.value is None or self.large or self.value < NOTABLE_LOSS:
+        if self.word != "some":
             return []
-        return ["the task metric may fall by 2 % or more: qdqtool evaluate measures it"]
+        return [WORDS[self.word]]
 
     def summary(self) -> str:
-        """The figure in a line."""
+        """The figure at the outputs in a line."""
         if self.value is None:
             return f"loss at the outputs: not measured, {self.reason}"
         some = "1 calibration sample" if self.samples == 1 else f"{self.samples} calibration samples"
         return f"loss at the outputs: {self.value:.4g} (0: none, 1: all signal lost; {some})"
+
+    def lines(self) -> list[str]:
+        """All that was measured, a line each."""
+        return [*([self.answers.summary()] if self.answers is not None else []), self.summary(), *self.hint()]
+
+    def to_json(self) -> dict[str, object]:
+        """What JSON tells of it."""
+        facts: dict[str, object] = {
+            "output_loss": self.value,
+            "output_loss_samples": self.samples,
+            "output_loss_large": self.large,
+            "loss": None if self.answers is None else self.answers.to_json(),
+            "loss_word": self.word or None,
+        }
+        return facts if self.value is not None else {**facts, "output_loss_reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -112,30 +141,36 @@ class LossMeter:
 
     reference: OutputReference | None
     reason: str = ""
+    answers: Answers = field(default_factory=Answers)
 
     @classmethod
     def of(cls, source: ChoiceSource | None) -> LossMeter:
-        """Run the float model on the samples that a search would run."""
+        """Run the float model: for the outputs on the samples that a search would run, for the answers on all."""
         if source is None:
             return cls(None, "the data can be iterated only once")
         if not is_measurable(source.model):
             return cls(None, "no float32 output is made by what onnxruntime can run")
         try:
-            return cls(reference_of(source))
+            model = source.model
+            answers = Answers.of(model.model, source.samples, model.where, model.provider)
+            return cls(reference_of(source), answers=answers)
         except QdqError as error:  # the model is written anyway, and this is said
             return cls(None, error.reason)
 
-    def measure(self, model: Model, form: QuantizedForm, search: SearchResult | None = None) -> OutputLoss:
-        """The loss of a model with Q/DQ."""
+    def measure(
+        self, model: Model, form: QuantizedForm, search: SearchResult | None = None, known: float | None = None
+    ) -> OutputLoss:
+        """The loss of a model with Q/DQ; at the outputs that of the search, or the known one, where there is one."""
         if self.reference is None:
             return OutputLoss(None, reason=self.reason)
         samples = len(self.reference.samples)
-        if search is not None and search.form == form:
-            return OutputLoss(search.loss, samples)
+        if known is None and search is not None and search.form == form:
+            known = search.loss
         try:
-            return OutputLoss(self.reference.loss(model), samples)
+            value = self.reference.loss(model) if known is None else known
         except QdqError as error:
-            return OutputLoss(None, reason=error.reason)
+            return OutputLoss(None, reason=error.reason, reads=self.answers.reads)
+        return OutputLoss(value, samples, "", self.answers.loss(model), self.answers.reads)
 
 
 def is_measurable(model: ObservableModel, plan: Plan | None = None) -> bool:

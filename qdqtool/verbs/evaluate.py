@@ -133,9 +133,9 @@ def _evaluation(
     options: EvaluateOptions,
     reading: DataOptions,
 ) -> Evaluation:
-    """The figures of all models by what each found; agreement has no figures of the baseline."""
+    """The figures of all models by what each found, and what the first loses against the last."""
     task = chosen.task
-    measured = [task.measure(one, found[-1]) for one in (found if chosen.labeled else found[:1])]
+    measured = [task.measure(one, found[-1]) for one in found]
     verdict = judge(measured[0], measured[1] if len(measured) == 2 else None, seed=options.seed)
     labels, doubt = "", ""
     shown = asked.names.shown if asked.names is not None else ()

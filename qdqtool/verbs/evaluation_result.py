@@ -11,6 +11,7 @@ from typing import Any
 from qdqtool.display import Cells, Displayed, counted, four_decimals
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import Metric
+from qdqtool.evaluation.loss_scale import WORDS, Word, word_of
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.verbs.target_model import AS_WRITTEN
 
@@ -29,7 +30,7 @@ class Evaluation(Displayed):
         baseline: the name of the model that losses are against, "" without one.
         samples: how many were judged.
         figures: metric -> over all, then for each of `classes`, each with its 95 % interval.
-        baseline_figures: the same of the baseline; empty without one, and for agreement.
+        baseline_figures: the same of the baseline; empty without one.
         losses: baseline less model, paired; empty without a baseline.
         classes: the class numbers that have figures of their own.
         shown: what the classes are called; empty where nobody says.
@@ -71,6 +72,14 @@ class Evaluation(Displayed):
         """What a metric loses against the baseline, with its interval."""
         return self.losses[metric][0]
 
+    @property
+    def word(self) -> Word | None:
+        """How much is lost (`evaluation/loss_scale.py`), by the first metric that says it; None without a baseline."""
+        if not self.losses:
+            return None
+        metric = "nearness" if "nearness" in self.losses else next(iter(self.losses))
+        return word_of(metric, self.loss(metric), self.baseline_figures[metric][0].value)
+
     def class_name(self, number: int) -> str:
         """What a class is called: its name, or its number where nobody names it."""
         return self.shown[number] if number < len(self.shown) else str(number)
@@ -103,6 +112,8 @@ class Evaluation(Displayed):
         lines += ["", *_figures(self, "metric", rows, [name for name, _ in rows])]
         if self.classes:
             lines += ["", *_classes(self, per_class=per_class)]
+        if self.word is not None:
+            lines += ["", WORDS[self.word]]
         return [
             *lines,
             "",

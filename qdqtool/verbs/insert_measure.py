@@ -182,12 +182,10 @@ def judge_typed(
     meter = measured.meter
     if meter is None and builder is None:
         return None, None
-    known = None if typed is None else typed.output_loss
-    if known is not None and measured.reference is not None and builder is None:
-        return OutputLoss(known, len(measured.reference.samples)), None
+    known = None if typed is None or builder is not None else typed.output_loss
     judged = model if typed is None else typed.apply(model)
     searched = measured.search if measured.same_model and not is_typed(judged) else None
-    lost = None if meter is None else meter.measure(as_run(judged), form, searched)
+    lost = None if meter is None else meter.measure(as_run(judged), form, searched, known)
     return lost, None if builder is None else builder.costs(judged)
 
 

@@ -200,7 +200,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.rest_note:
             lines.append(self.rest_note)
         if self.output_loss is not None:
-            lines += [self.output_loss.summary(), *self.output_loss.hint()]
+            lines += self.output_loss.lines()
         if self.costs is not None:
             lines += self.costs.lines()
         return lines + written(self.model)

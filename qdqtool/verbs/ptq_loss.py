@@ -10,6 +10,7 @@ from qdqtool.data.single_samples import first_samples
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
+from qdqtool.measuring.answers import MOST_BYTES, Answers
 from qdqtool.measuring.keep_float import OutputLoss
 from qdqtool.measuring.output_loss import OutputReference
 from qdqtool.runtime.activations import ObservableModel
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
 
 SAMPLES = 4
-MOST_BYTES = 256 << 20  # of a model that is run twice for a sentence
+ANSWERED = 8  # samples whose best classes or boxes are compared
 
 
 def cache_loss(
@@ -35,11 +36,13 @@ def cache_loss(
         return OutputLoss(None, reason="the model is large")
     try:
         simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
-        samples = [dict(batch) for batch in first_samples(loader, SAMPLES)]
-        plain = Model(simulated.plain, simulated.folder)
+        answered = first_samples(loader, ANSWERED)
+        samples = [dict(batch) for batch in first_samples(answered, SAMPLES)]
+        plain, judged = (Model(one, simulated.folder) for one in (simulated.plain, simulated.model))
         reference = OutputReference.of(ObservableModel(plain, provider, opened.name), samples)
-        executor = Executor(Model(simulated.model, simulated.folder), reference.outputs, opened.name, provider)
+        executor = Executor(judged, reference.outputs, opened.name, provider)
         got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
+        answers = Answers.of(plain, list(map(dict, answered)), opened.name, provider)
     except QdqError as error:
         return OutputLoss(None, reason=error.reason)
-    return OutputLoss(reference.loss_of(got), len(samples))
+    return OutputLoss(reference.loss_of(got), len(samples), "", answers.loss(judged), answers.reads)

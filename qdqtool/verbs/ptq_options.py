@@ -114,7 +114,7 @@ class PtqResult(Displayed):
                 f" with {predicted['beside']} {predicted['beside_db']:.1f} dB"
             )
         if self.output_loss is not None:
-            lines.append(self.output_loss.summary())
+            lines += self.output_loss.lines()
         lines += self.table.lacking()
         lines += self.dla.summary() if self.dla is not None else []
         return lines + [f"wrote {path} ({kind})" for kind, path in self.emitted.items() if isinstance(path, Path)]

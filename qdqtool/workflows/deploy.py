@@ -16,7 +16,7 @@ from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.bench_script import BuildScript
 from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
-from qdqtool.deploying.choice import CandidateTrial, Choice, choose, figure_json, loss_in_words, slow_int8
+from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
@@ -25,7 +25,7 @@ from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.write_files import refuse_unwritable
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
-from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
+from qdqtool.evaluation.metrics import Figure, ResampledFigure, figure_json, loss_between, loss_in_words
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
 from qdqtool.graph.finite_constants import require_finite

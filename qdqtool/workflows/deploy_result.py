@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qdqtool.deploying.candidates import DeployCandidate
-from qdqtool.deploying.choice import LAYERS, CandidateTrial, loss_in_words
+from qdqtool.deploying.choice import LAYERS, CandidateTrial
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.loss_bounds import agreement_note
 from qdqtool.display import Cells, Displayed, counted, table
-
-if TYPE_CHECKING:
-    from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.metrics import Figure, loss_in_words
 
 
 @dataclass(frozen=True, repr=False)

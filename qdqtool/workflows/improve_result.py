@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.deploying.choice import CandidateTrial, figure_json, loss_in_words
+from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.evaluation.metrics import Figure, figure_json, loss_in_words
 
 if TYPE_CHECKING:
     from qdqtool.diagnosis.cause import LossCauses
-    from qdqtool.evaluation.metrics import Figure
 
 _NAMED = 12  # operators that a line names
 

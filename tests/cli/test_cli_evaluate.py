@@ -164,8 +164,8 @@ def test_agreement_needs_no_labels(folder: Path, capsys: pytest.CaptureFixture[s
     said = run(capsys, *words(folder, *more, model="q.onnx"))
     lines = said.out.splitlines()
     assert said.code == 0, said.err
-    assert lines[4] == "metric         value  95 % interval"
-    assert lines[5].startswith("agreement     0.")
+    assert lines[4] == "metric       baseline    model     loss  95 % interval of the loss"
+    assert lines[5].startswith("agreement      1.0000   0.")
 
 
 def test_what_was_left_out_is_told_on_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,8 +227,9 @@ def test_a_classifier_without_labels_is_compared_with_the_baseline_s_best_class(
 ) -> None:
     said = run(capsys, *words(folder, "--baseline", "{}/m.onnx", "--json", model="q.onnx"))
     found = json.loads(said.out)
-    assert (said.code, found["metric"], found["losses"]) == (0, "agreement", {})
-    assert list(found["figures"]) == ["agreement1", "agreement5"]
+    assert (said.code, found["metric"]) == (0, "agreement")
+    assert list(found["figures"]) == list(found["losses"]) == ["agreement1", "agreement5", "nearness"]
+    assert found["losses"]["agreement1"]["value"] == 1 - found["figures"]["agreement1"]["value"]
     right = run(capsys, *words(folder, "--labels", "filename", "--json", model="q.onnx"))
     assert found["figures"]["agreement1"]["value"] == json.loads(right.out)["figures"]["top1"]["value"]
 

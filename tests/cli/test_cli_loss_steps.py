@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.evaluation import loss_scale
 from tests.cli.command import run, write_net
 from tests.collapsing_nets import residual_net
 from tests.collapsing_nets import samples as collapsing_samples
@@ -30,12 +30,12 @@ def commands(text: str, *marks: str) -> list[list[str]]:
 def test_what_loses_less_is_two_commands_with_the_users_own_options(
     capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdqtool.measuring import keep_float
-
-    monkeypatch.setattr(keep_float, "NOTABLE_LOSS", 0.0)
+    monkeypatch.setitem(loss_scale.WITHOUT_LABELS, "nearness", loss_scale.LossScale(0.0, 1.0))
     model, data = write_net(tmp_path), tmp_path / "d.npz"
     said = run(capsys, "insert", model, "--data", data, "--limit", 2, *NONE, "-o", tmp_path / "a q.onnx")
-    assert re.search("fall by 2 % .*: qdqtool evaluate ", said.out)
+    assert loss_scale.WORDS["some"] in said.out
+    (measure,) = commands(said.out, "to measure it")
+    assert measure[:3] == ["evaluate", str(tmp_path / "a q.onnx"), "--baseline"] and run(capsys, *measure).code == 0
     first, second = commands(said.out, "to lose less", "then")
     same = [str(word) for word in ("insert", model, "--data", data, "--limit", 2, *NONE)]
     out = str(tmp_path / "a q.conditioned.onnx")
@@ -50,22 +50,18 @@ def test_what_loses_less_is_two_commands_with_the_users_own_options(
 
 
 def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Path) -> None:
-    """A model whose outputs lose 0.22 may lose 1 % of its mAP: by that alone operators went to float for nothing."""
+    """A model whose outputs lose 0.22 may lose 1 % of its mAP: by that alone operators went to float for nothing.
+
+    Nothing reads the outputs of this one, so that `evaluate` would refuse it.
+    """
     onnx.save(residual_net(4), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=collapsing_samples())
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, "-o", tmp_path / "q.onnx")
     (line,) = [line for line in said.err.splitlines() if "may lose much in INT8" in line]
-    assert re.search("--labels .*: qdqtool evaluate ", line)
-    assert line.index("qdqtool evaluate") < line.index("; try: ")
-    words = shlex.split(line.split("images: qdqtool ")[1].split("; try: ")[0])
-    assert words == [
-        "evaluate",
-        f"{tmp_path}/q.onnx",
-        "--baseline",
-        f"{tmp_path}/m.onnx",
-        "--data",
-        f"{tmp_path}/d.npz",
-    ]
+    assert line.index("qdqtool compare") < line.index("; try: ")
+    words = shlex.split(line.split("tensor: qdqtool ")[1].split("; try: ")[0])
+    assert words == ["compare", f"{tmp_path}/m.onnx", f"{tmp_path}/q.onnx", "--data", f"{tmp_path}/d.npz"]
+    assert run(capsys, *words, "-q").code == 0
 
 
 def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Capsys, tmp_path: Path) -> None:

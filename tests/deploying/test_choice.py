@@ -21,13 +21,11 @@ from qdqtool.deploying.choice import (
     SAME_COST,
     CandidateTrial,
     DeployCost,
-    figure_json,
-    loss_in_words,
     slow_int8,
 )
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
-from qdqtool.evaluation.metrics import Figure
+from qdqtool.evaluation.metrics import Figure, figure_json, loss_in_words
 
 
 def trial(name: str, loss: float, megabytes: float | None, form: Form = "qdq", layers: int = 10) -> CandidateTrial:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.classification import classified, nearness, ranks
+from qdqtool.evaluation.classification import classified, mean_nearness, nearness, ranks
 
 
 def test_a_rank_is_the_number_of_classes_before() -> None:
@@ -53,14 +53,14 @@ def test_nan_is_refused() -> None:
 def test_nearness_is_the_share_of_probability_that_lies_where_it_did() -> None:
     first = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0]])
     other = np.array([[0.5, 0.4, 0.1], [0.0, 1.0, 0.0]])
-    measured = nearness(other, first)
+    measured = mean_nearness(nearness(other, first))
     assert measured.metrics == ("nearness",) and np.isclose(measured.value("nearness"), (0.8 + 0.0) / 2)
     drawn = measured.resampled(np.array([[2, 0], [0, 2]]))
     assert np.allclose(drawn[:, 0, 0], [0.8, 0.0])
-    assert nearness(first, first).value("nearness") == 1.0
+    assert nearness(first, first).tolist() == [1.0] * len(first)
 
 
 def test_nearness_of_logits_is_that_of_their_probabilities() -> None:
     logits = np.log(np.array([[0.7, 0.2, 0.1]])) + 5
     other = np.log(np.array([[0.5, 0.4, 0.1]])) - 3
-    assert np.isclose(nearness(other, logits).value("nearness"), 0.8)
+    assert np.isclose(nearness(other, logits).mean(), 0.8)

@@ -36,9 +36,9 @@ def test_without_labels_a_classifier_is_held_against_its_own_best_class() -> Non
     assert task.title == "top-1 agreement with FP32" and task.compares
     other = {"y": np.array([[0.8, 0.1, 0.1]], np.float32)}
     found = task.read(other, SCORES, CHUNK, 0) + task.read(SCORES, SCORES, CHUNK, 1)
-    assert found == [1, 0]
+    assert [rank for rank, _ in found] == [1, 0]
     measured = task.measure(found, [0, 0])
-    assert measured.metrics == ("agreement1", "agreement5") and measured.value("agreement1") == 0.5
+    assert measured.metrics == ("agreement1", "agreement5", "nearness") and measured.value("agreement1") == 0.5
 
 
 def test_classes_beside_the_data_are_the_truth() -> None:
