@@ -110,9 +110,11 @@ def _facts(result: PtqResult) -> dict[str, object]:
 def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -> list[str]:
     from qdqtool.emit.trtexec_flags import has_flag
 
-    files = args.model, result.path
+    files, lines = (args.model, result.path), result.summary()
+    if result.output_loss is not None and result.output_loss.hint() and result.path is not None:
+        lines.append(f"to measure it: {measured_cache(args, result.path, result.output_loss)}")
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
-        return [*result.summary(), *after_script(args, files, version, result.emitted, tells_all=tells_all)]
+        return [*lines, *after_script(args, files, version, result.emitted, tells_all=tells_all)]
     told = result.layers, result.table.provenance.data, args.max_batch
-    return [*result.summary(), *after_cache(args, files, version, result.emitted, *told, has_all_scales=True)]
+    return [*lines, *after_cache(args, files, version, result.emitted, *told, has_all_scales=True)]

@@ -137,6 +137,7 @@ class Evaluation(Displayed):
             "figures": _overall(self.figures),
             "baseline_figures": _overall(self.baseline_figures),
             "losses": _overall(self.losses),
+            "loss_word": self.word or None,
             "classes": [self._class(k) for k in range(len(self.classes))],
             "decoder": self.means or None,
             "labels": self.labels or None,

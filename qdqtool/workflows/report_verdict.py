@@ -13,7 +13,6 @@ from qdqtool.deploying.board_ratios import BoardRatio
 from qdqtool.display import counted, figure, four_decimals
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
-from qdqtool.evaluation.metrics import Figure
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
@@ -21,9 +20,7 @@ from qdqtool.reporting.tensor_rows import TensorRow, scales_by_origin
 from qdqtool.tensorrt_rtx.parser import ParserVerdict
 from qdqtool.workflows.report_measure import MeasuredReport, main_figure
 
-_SMALL, _LARGE = 0.01, 0.05  # a loss below the first is none to speak of; one above the second is red
-# INT8 alone costs some agreement; an interval below the first warns, below both is red.
-_AGREES = {"agreement": (0.9, 0.75), "agreement1": (0.95, 0.7)}
+_MOODS = {"little": "good", "some": "warn", "much": "bad"}  # of the words of evaluation/loss_scale.py
 PRODUCTS = "convolutions and matrix products"  # what INT8 makes faster
 _METRICS = {  # as people write them
     "agreement": "agreement with the FP32 model",
@@ -156,14 +153,13 @@ def _losses(facts: VerdictFacts) -> list[Card]:
     if found.evaluation is not None:
         name, one, is_loss = main_figure(found.evaluation)
         span = f"95 % interval {one.interval.text()}"
-        mood = _mood_of_loss(one) if is_loss else _mood_of_agreement(name, one)
+        mood = _MOODS.get(found.evaluation.word or "", "")
         called = _METRICS.get(name, name)
         more = f"{span}; {counted(found.evaluation.samples, 'image')}, onnxruntime, not TensorRT"
         if mood in ("bad", "warn"):
             more += ". What now: qdqtool improve, or the page “Accuracy dropped”"
-        if is_loss:
-            return [Card(f"Loss of {called}", _figure(one.value), more, mood)]
-        cards = [Card(f"{called[0].upper()}{called[1:]}", _figure(one.value), more, mood)]
+        title = f"Loss of {called}" if is_loss else f"{called[0].upper()}{called[1:]}"
+        cards = [Card(title, _figure(one.value), more, mood)]
         if name != "agreement1":
             return cards
     if found.outputs:
@@ -181,22 +177,6 @@ def _cause(facts: VerdictFacts) -> list[Card]:
     first, rest = causes.causes[0], [one.name for one in causes.causes[1:]]
     more = f"{first.evidence}; {first.gain_text()}" + (f". Then: {', '.join(rest)}" if rest else "")
     return [Card("Likely cause of the loss", first.name, more, "bad" if first.refused else "warn")]
-
-
-def _mood_of_loss(loss: Figure) -> str:
-    """Green where the interval shows that the loss is small, yellow or red where it shows that there is one."""
-    low, high = loss.interval.low, loss.interval.high
-    if high < _SMALL:
-        return "good"
-    if not low > 0 or loss.value < _SMALL:
-        return ""
-    return "bad" if loss.value >= _LARGE else "warn"
-
-
-def _mood_of_agreement(metric: str, figure: Figure) -> str:
-    agrees, differs = _AGREES.get(metric, (0.0, 0.0))
-    high = figure.interval.high
-    return "bad" if high < differs else "warn" if high < agrees else ""
 
 
 def _figure(value: float) -> str:

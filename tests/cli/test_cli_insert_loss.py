@@ -26,7 +26,7 @@ ALL = ("--float-heads", "none", "--method", "max")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A stream whose channels lie far apart, all the way: nothing that `auto` may keep helps."""
-    onnx.save(residual_net(4), tmp_path / "m.onnx")
+    onnx.save(residual_net(6), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=samples())
     return tmp_path
 

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One number for one loss: every verb counts the same operators and names the same loss of one file, in the same words."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.data.loader import DataOptions
+from qdqtool.display import counted, four_decimals
+from qdqtool.evaluation import loss_scale
+from qdqtool.evaluation.tasks import TaskOptions
+from qdqtool.graph.io import open_model
+from qdqtool.verbs.target_model import target_model
+from qdqtool.workflows.judge import Judge
+from tests.cli.command import run
+from tests.graphs import model_of
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+Capsys = pytest.CaptureFixture[str]
+MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+def facts_of(capsys: Capsys, *words: object) -> dict[str, Any]:
+    said = run(capsys, *words, "--json", "-q")
+    assert said.code == 0, said.err
+    found: dict[str, Any] = json.loads(said.out)
+    return found
+
+
+@pytest.mark.parametrize("method", ["mse", "percentile=80"])
+def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, method: str) -> None:
+    plain, written, data = MODELS / "tiny_classifier.onnx", tmp_path / "q.onnx", tmp_path / "d.npz"
+    np.savez(data, x=np.load(MODELS / "digits8_calib.npz")["images"][:8])
+    how = ("--data", data, "--method", method, "--keep-float", "0", "-o", written)
+    inserted = facts_of(capsys, "insert", plain, *how)
+    evaluated = facts_of(capsys, "evaluate", written, "--baseline", plain, "--data", data)
+    lost = evaluated["losses"]
+    assert inserted["loss"]["metric"] == "nearness" and inserted["loss"]["samples"] == evaluated["samples"] == 8
+    assert inserted["loss"]["value"] == pytest.approx(lost["nearness"]["value"], abs=1e-12)
+    assert inserted["loss_word"] == evaluated["loss_word"] == ("little" if method == "mse" else "much")
+
+    judge = Judge(open_model(plain), (data, DataOptions()), TaskOptions(), lambda _: None)  # of deploy and improve
+    judged = judge.judgment(target_model(written))
+    assert judge.reference.value - judged.figure.value == lost["agreement1"]["value"]
+    assert judged.change == pytest.approx(lost["nearness"]["value"], abs=1e-6)
+    figure = judge.loss(target_model(written))
+    assert (figure.interval.low, figure.interval.high) == (lost["agreement1"]["low"], lost["agreement1"]["high"])
+
+    reported = facts_of(capsys, "report", written, "--model", plain, "--data", data, "-o", tmp_path / "r.html")
+    linted = facts_of(capsys, "lint", written)
+    weights = sum(point["role"] == "weight" for point in inserted["points"])
+    verdict = reported["verdict"]
+    assert verdict.startswith(f"{weights} of {weights} convolutions")
+    assert f"loses {four_decimals(lost['agreement1']['value'])};" in verdict
+    assert ", ".join(counted(number, kind) for kind, number in linted["counts"].items() if number) in verdict
+
+
+@pytest.mark.parametrize(
+    ("shape", "verbs"), [("float[N,16]", ("evaluate", "evaluate")), ("float[N,6,16]", ("compare", "simulate"))]
+)
+def test_the_printed_measurement_fits_the_model_and_runs(
+    capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, verbs: tuple[str, str]
+) -> None:
+    """A classifier of vectors has no images and is judged all the same; features of six steps are read by nothing."""
+    for metric in ("nearness", "outputs"):
+        monkeypatch.setitem(loss_scale.WITHOUT_LABELS, metric, loss_scale.LossScale(0.0, 2.0))
+    out = shape.replace("16", "8")
+    body = "h = MatMul(x, a) r = Relu(h) y = MatMul(r, b)"
+    model = model_of(f"g ({shape} x) => ({out} y) <float[16,16] a, float[16,8] b> {{ {body} }}")
+    onnx.save(model, tmp_path / "m.onnx")
+    sizes = [8 if size == "N" else int(size) for size in shape[6:-1].split(",")]
+    np.savez(tmp_path / "d.npz", x=np.random.default_rng(0).standard_normal(sizes).astype(np.float32))
+    data = ("--data", tmp_path / "d.npz")
+    inserted = run(capsys, "insert", tmp_path / "m.onnx", *data, "-o", tmp_path / "q.onnx")
+    cached = run(capsys, "ptq", tmp_path / "m.onnx", *data, "--target", "gpu", "--trt-version", "8.6.1")
+    for said, verb in zip((inserted, cached), verbs, strict=True):
+        assert said.code == 0 and loss_scale.WORDS["some"] in said.out, said.err
+        (line,) = [line for line in said.out.splitlines() if line.startswith("to measure it: qdqtool ")]
+        words = shlex.split(line.split(": qdqtool ")[1])
+        assert words[0] == verb
+        again = run(capsys, *words)
+        assert again.code == 0, again.err
