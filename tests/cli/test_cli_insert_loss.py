@@ -62,7 +62,7 @@ def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> No
     assert said.code == 0
     (line,) = [line for line in said.err.splitlines() if line.startswith("qdqtool: warning: ")]
     assert re.search("q.onnx: may lose .*; loss at the outputs: 0.[2-9]", line)
-    assert "operators kept in float" in line and "runs measured" in line
+    assert "nothing was found to keep in float" in line and "runs measured" in line
     assert line.endswith(f", or --max-output-loss {LARGE_LOSS} in its place")
     words = ["--preprocess", "--batch", "--target", "--trt-version", "--keep-float", "--max-output-loss"]
     assert not set(words) & set(printed_command(said))
@@ -135,7 +135,7 @@ def test_pairs_that_stood_there_are_measured_too(capsys: Capsys, folder: Path) -
     assert insert(capsys, folder, "--keep-float", "0", "-q", "-o", folder / "q.onnx").code == 0
     words = ["insert", folder / "q.onnx", "--data", folder / "d.npz", *ALL, "-o", folder / "again.onnx"]
     said = run(capsys, *words)
-    assert said.code == 0 and "loss at the outputs: 0.8" in said.out
+    assert said.code == 0 and re.search("loss at the outputs: 0.[89]", said.out)
     (line,) = [line for line in said.err.splitlines() if "may lose much" in line]
     assert "qdqtool peel " in line
 

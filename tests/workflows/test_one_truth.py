@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One number for one loss: every verb counts the same operators and names the same loss of one file, in the same words."""
+"""One number for one loss: verbs count the same operators of one file and name the same loss in the same words."""
 
 from __future__ import annotations
 
