@@ -48,6 +48,7 @@ _LOST, _TIMES = 0.02, 4.0  # of the signal of a mean channel; how much less it w
 _UNLIKE = 8.0  # channels of a weight whose float values are not known
 _STEPS = 4  # a channel with fewer has hardly any
 _FEW_SAMPLES = 8  # that scales come from
+_CUTTING = ("max", "percentile")  # methods that ask no consumer what it loses
 _AXIS_OPSET = 13  # from which on a pair may have several scales
 
 
@@ -141,7 +142,7 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         text = "; ".join(filter(None, (said, seen)))
         cause = Cause("preprocessing", tuple(found.context.view.inputs), text, insert_step(method="auto"))
         yield Suspect(cause, _with_best(tensors), named=bool(said))
-    elif len(off) > _FEW:
+    elif len(off) > _FEW or (off and 0 < _calibration(found).samples <= _FEW_SAMPLES):
         yield _all_ranges(found, off)
     elif off:
         for one in off:
@@ -151,7 +152,14 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
             yield Suspect(cause, _with_best([one]))
     elif tensors:
         worst = sorted(tensors, key=lambda one: -one.drop)[:_FEW]
-        yield replace(_all_ranges(found, worst), part=MOST)
+        likely = _calibration(found).method.startswith(_CUTTING)
+        yield _all_ranges(found, worst) if likely else replace(_all_ranges(found, worst), part=MOST)
+
+
+def _calibration(found: Evidence) -> Provenance:
+    """The calibration that the file names; an empty one where it names none."""
+    table = stored_table(found.context.model.proto)
+    return Provenance() if table is None else table.provenance
 
 
 def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
@@ -162,8 +170,7 @@ def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
     tensors = [*found.tensors.values()]
     wide, short = ([one for one in tensors if (one.amax > one.best) == side] for side in (True, False))
     wide_noise, short_noise = (sum(one.excess for one in side) for side in (wide, short))
-    table = stored_table(found.context.model.proto)
-    run = table.provenance if table is not None else Provenance()
+    run = _calibration(found)
     counts = {"ranges": len(tensors), "wide": len(wide), "short": len(short), "samples": run.samples}
     worst = [one for one in worst if (one.amax > one.best) == (wide_noise > short_noise)] or worst
     method = f" (method {run.method})" if run.method else ""
