@@ -31,17 +31,17 @@ class PairedTensor:
 
     Attributes:
         name: of the tensor.
-        pairs: its pairs.
         histogram: its values in the float model.
         amax: the clipping value that the pairs have.
-        best: the clipping value of least error on the data (method mse).
-        sqnr, best_sqnr: predicted signal to noise at both, in dB.
+        own: the clipping value of least error on the data (method mse).
+        best: the largest of these of the tensors that share the scale.
+        sqnr, best_sqnr: predicted signal to noise at `amax` and at `best`, in dB.
     """
 
     name: str
-    pairs: tuple[Pair, ...]
     histogram: Histogram
     amax: float
+    own: float
     best: float
     sqnr: float
     best_sqnr: float
@@ -119,15 +119,27 @@ class Evidence:
     @cached_property
     def tensors(self) -> dict[str, PairedTensor]:
         """The activations whose range can be judged, in graph order: one symmetric INT8 scale, values on the data."""
-        found = {}
+        found: dict[str, tuple[Histogram, float, float]] = {}
         for name, pairs in self.context.activation_pairs.items():
             histogram, amax = self.histograms.get(name), self._amax(pairs)
             if histogram is None or amax is None or not histogram.amax > 0:
                 continue
-            best = amax_mse(histogram)
-            figures = predicted_sqnr(histogram, amax), predicted_sqnr(histogram, best)
-            found[name] = PairedTensor(name, tuple(pairs), histogram, amax, float(best), *figures)
-        return found
+            found[name] = histogram, amax, float(amax_mse(histogram))
+        shared: dict[float, float] = {}
+        for _, amax, best in found.values():
+            shared[amax] = max(best, shared.get(amax, 0.0))
+        return {
+            name: PairedTensor(
+                name,
+                histogram,
+                amax,
+                own,
+                shared[amax],
+                predicted_sqnr(histogram, amax),
+                predicted_sqnr(histogram, shared[amax]),
+            )
+            for name, (histogram, amax, own) in found.items()
+        }
 
     @cached_property
     def readers(self) -> dict[str, list[Node]]:

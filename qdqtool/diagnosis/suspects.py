@@ -185,7 +185,7 @@ def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
         step = insert_step(method="auto")
         name: CauseName = "saturated tensor" if run.method.startswith("percentile") else "calibration data"
         cause = Cause(name, _names(worst), text + _described(worst[0]), step, figures=counts)
-    return Suspect(cause, _with_best(tensors))
+    return Suspect(cause, _with_best(tensors, apart=run.method.startswith(_CUTTING)))
 
 
 def _said_of_preprocessing(found: Evidence) -> str:
@@ -203,8 +203,9 @@ def _other_input(found: Evidence) -> str:
     return ""
 
 
-def _with_best(tensors: Sequence[PairedTensor]) -> Callable[[Model], Model]:
-    scales = {one.name: Scale.of(INT8.scale_of(one.best)) for one in tensors}
+def _with_best(tensors: Sequence[PairedTensor], *, apart: bool = False) -> Callable[[Model], Model]:
+    """The change to the best ranges; `apart` gives tensors that share a scale one each, as method auto may do."""
+    scales = {one.name: Scale.of(INT8.scale_of(one.own if apart else one.best)) for one in tensors}
     return lambda model: with_scales(model, scales)
 
 
