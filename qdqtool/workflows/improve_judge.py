@@ -12,8 +12,6 @@ from qdqtool.evaluation.agreement import SURE
 from qdqtool.evaluation.metrics import ResampledFigure, resampled_figure
 from qdqtool.evaluation.tasks import (
     BoxAgreement,
-    ClassAgreement,
-    ClassNearness,
     LabeledBoxes,
     LabeledClasses,
     OutputFidelity,
@@ -112,8 +110,6 @@ class CrossJudge:
 
 def _beside(task: Task, found: Sequence[Any]) -> tuple[Task, ...]:
     """What tells how near answers are to FP32's, beside a task; nothing where the task itself tells it."""
-    if isinstance(task, (LabeledClasses, ClassAgreement)):
-        return (ClassNearness(),)
     if isinstance(task, LabeledBoxes) and any((boxes.scores > SURE).any() for boxes, _ in found):
         return (BoxAgreement(task.decoder),)
-    return (OutputFidelity(),) if isinstance(task, (LabeledBoxes, BoxAgreement)) else ()
+    return () if isinstance(task, OutputFidelity) else (OutputFidelity(),)  # probabilities end at 1, outputs nowhere

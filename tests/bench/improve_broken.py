@@ -240,8 +240,8 @@ CASES = (
     ),
     Broken("one bad channel", ("few channels",), MNIST, with_bad_channel),
     Broken(
-        "SiLU at the tail",
-        ("SiLU or depthwise", "outliers", "few channels"),
+        "the tail of SiLU cut off",
+        ("saturated tensor", "calibration data", "SiLU or depthwise"),
         "tiny_classifier",
         inserted("--method", "percentile=95"),
     ),

@@ -232,8 +232,8 @@ def test_without_labels_it_is_said_what_was_not_measured(here: Path, tmp_path: P
     asked = options(0.5, effort="fast")
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
     said = (
-        "top-1 agreement with FP32 and share of the probability that lies where FP32 has it are all that was measured: "
-        "without --labels the task's own metric (mAP, accuracy) is not known"
+        "top-1 agreement with FP32 and fidelity of the outputs (1 - error / signal, worst output) are all that was "
+        "measured: without --labels the task's own metric (mAP, accuracy) is not known"
     )
     assert any(line.startswith(said) for line in result.summary())
     assert result.to_json()["labeled"] is False and result.to_json()["beside"]
