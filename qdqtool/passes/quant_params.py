@@ -167,8 +167,6 @@ def _check_sizes(view: GraphView, pair: Pair, node: Node, scales: int) -> None:
 
 def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Integers]:
     """The integer type and the zero point, where a cache can know them."""
-    if attribute(node, "block_size", 0) or _rank(view, node.inputs[1]) > 1:
-        raise QdqError(pair.tensor, "it has one scale per block, which no calibration cache can hold", _TODO)
     named = node.inputs[2] if len(node.inputs) > 2 else ""
     zero = view.array(named) if named else None
     if named and zero is None:
@@ -183,6 +181,8 @@ def _type_and_zero(view: GraphView, pair: Pair, node: Node) -> tuple[str, Intege
         kind = "unknown" if stored is None else stored.dtype.name
     if kind not in _LEVELS or (kind == "int32") != (pair.quantize is None and _is_int32(view, node)):
         raise OtherTypeError(pair.tensor, kind)
+    if attribute(node, "block_size", 0) or _rank(view, node.inputs[1]) > 1:
+        raise QdqError(pair.tensor, "it has one scale per block, which no calibration cache can hold", _TODO)
     return kind, np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
 
 
