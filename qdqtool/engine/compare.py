@@ -20,7 +20,7 @@ Verdict = Literal["same", "float", "format", "output", "split", "merged", "nodes
 MEANING: Mapping[Verdict, str] = {
     "same": "as predicted",
     "float": "float instead of a number format",
-    "format": "another number format",
+    "format": "a number format that was not predicted",
     "output": "outputs another type",
     "split": "part of a predicted layer",
     "merged": "more than a predicted layer",

@@ -47,9 +47,8 @@ def format_products(counts: Mapping[str, int]) -> str:
     """`convolutions and matrix products: 70 in INT8, 3 in FP16, 0 in FP32`; "" where their types are not known."""
     if not counts:
         return ""
-    formats = [] if counts.keys() & FORMAT_TITLES.keys() else [INT8.title]
-    shown = {**counts, **{kind: counts.get(kind, 0) for kind in (*formats, "FP16", "FP32")}}
-    shown = dict(sorted(shown.items(), key=lambda item: FORMAT_TITLES.get(item[0], len(FORMAT_TITLES))))
+    formats = [title for title in FORMAT_TITLES if title in counts] or [INT8.title]
+    shown = {**{kind: counts.get(kind, 0) for kind in (*formats, "FP16", "FP32")}, **counts}
     return f"convolutions and matrix products: {', '.join(f'{count} in {kind}' for kind, count in shown.items())}"
 
 

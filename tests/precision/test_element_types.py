@@ -70,8 +70,8 @@ MADE = [
     ("QuantizeLinear(a, b)", "f16 f32", "INT8"),
     ("QuantizeLinear(a, b, c)", "f16 f32 i8", "INT8"),
     ("QuantizeLinear(a, b, c)", "f32 f16 u8", "INT8"),
-    ("QuantizeLinear<output_dtype=17>(a, b)", "f32 f32", "FP8E4M3FN"),
-    ("trt.TRT_FP8QuantizeLinear(a, b)", "f16 f32", "FP8E4M3FN"),
+    ("QuantizeLinear<output_dtype=17>(a, b)", "f32 f32", "FP8"),
+    ("trt.TRT_FP8QuantizeLinear(a, b)", "f16 f32", "FP8"),
     ("trt.TRT_FP4DynamicQuantize(a, b)", "f16 f32", "FP4"),
 ]
 

@@ -108,7 +108,7 @@ def by_improve(made: PreprocessRun, options: DataOptions, out: Path) -> Any:
     from qdqtool import improve
     from qdqtool.workflows.improve_options import ImproveOptions
 
-    asked = ImproveOptions(max_loss=1.0, data_options=options, progress=False, finetune=False)
+    asked = ImproveOptions(max_loss=1.0, data_options=options, progress=False, effort="fast")
     return improve(made.qdq, made.images, out / "i.onnx", asked)
 
 

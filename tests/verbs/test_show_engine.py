@@ -71,8 +71,8 @@ def test_a_model_stands_beside(tmp_path: Path) -> None:
     options = qdqtool.ShowEngineOptions(model_of(SMALL_NET), trt_version="8502")
     shown = qdqtool.show_engine(export(tmp_path, "e.json", layer("c1 + r1"), layer("c2", "Int8")), options)
     assert shown.comparison is not None and shown.predicted is not None
-    assert [row.verdict for row in shown.comparison.rows] == ["same", "int8", "predicted", "predicted"]
-    assert "INT8 instead of float: c2: multiplies INT8, predicted float" in shown.differences()
+    assert [row.verdict for row in shown.comparison.rows] == ["same", "format", "predicted", "predicted"]
+    assert "a number format that was not predicted: c2: multiplies INT8, predicted float" in shown.differences()
     assert shown.predicted.headline() == "4 layers predicted, 0 with INT8 input"
     with pytest.raises(QdqError, match=r"e.json: .*no node"):
         qdqtool.show_engine(export(tmp_path, "e.json", layer("Conv_0")), options)
