@@ -56,11 +56,14 @@ class Classifier:
 
 
 def classifier_of(outputs: Mapping[str, Array]) -> Classifier | None:
-    """The classifier whose outputs these are: one of (batch, classes), axes of one behind; None for anything else."""
+    """The classifier whose outputs these are: one of (batch, classes), axes of one behind; None for anything else.
+
+    Neither is it an output without rows, such as the boxes that a model's own suppression left of an empty picture.
+    """
     if len(outputs) != 1:
         return None
     name, scores = next(iter(outputs.items()))
     counts = [count for count in scores.shape[1:] if count != 1]
-    if len(counts) != 1 or scores.ndim not in (2, 4) or scores.dtype.kind not in "fiu":
+    if len(counts) != 1 or scores.ndim not in (2, 4) or scores.dtype.kind not in "fiu" or not scores.size:
         return None
     return Classifier(name, counts[0], are_shares(scores.reshape(len(scores), -1).astype(np.float32)))

@@ -39,6 +39,7 @@ def test_probabilities_stay_as_they_are_for_each_sample() -> None:
 @pytest.mark.parametrize("shape", [(1, 5, 4), (1, 3, 8, 8), (1, 1), (7,), (1, 4, 4, 1)])
 def test_other_shapes_are_no_classifiers(shape: tuple[int, ...]) -> None:
     assert classifier_of({"y": np.zeros(shape, np.float32)}) is None
+    assert classifier_of({"y": np.zeros((0, 5), np.float32)}) is None, "no box is left of an empty picture"
     assert classifier_of({"y": np.zeros((1, 5)), "z": np.zeros((1, 5))}) is None
 
 
