@@ -38,7 +38,8 @@ _POOLS = frozenset({"maxpool", "averagepool"})
 
 Unit = Literal["int8", "fp8", "fp4", "half", "single"]
 """In what a layer multiplies: FP16 and BF16 are `half`, FP32 and TF32 `single`."""
-_UNITS: dict[str, Unit] = {"INT8": "int8", "FP8": "fp8", "FP4": "fp4", "FP32": "single"}
+# A product of INT4 on both sides counts as one of INT8: boards publish no rate of their own for it.
+_UNITS: dict[str, Unit] = {"INT8": "int8", "INT4": "int8", "FP8": "fp8", "FP4": "fp4", "FP32": "single"}
 
 
 @dataclass(frozen=True)

@@ -150,3 +150,9 @@ def test_a_version_that_does_not_read_the_format(weight: int, version: str, refu
     model = product(weight, None, ONE)
     (found,) = (one for one in findings(model, "gpu", version) if one.code == "Q065")
     assert found.severity == ("error" if refused else "note")
+
+
+def test_int4_on_both_sides_is_a_product_of_int4() -> None:
+    found = predicted_layers(product(INT4, INT4, ONE), target="rtx")
+    assert found.forecast.products_by_type == {"INT4": 1}
+    assert found.work is not None and [one.unit for one in found.work if one.products] == ["int8"]
