@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of number formats beside INT8: what the compiler makes of them, which versions and boards have them.
+"""Checks of number formats beside INT8: how the compiler builds them, which versions and boards have them.
 
 What is built was measured with TensorRT for RTX 1.7.1 for SM86, SM89 and SM120.
 """

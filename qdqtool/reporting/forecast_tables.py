@@ -12,7 +12,7 @@ from qdqtool.forecasting.formats import FormatTime
 from qdqtool.reporting.page import Cell, Column, Section, table_html
 from qdqtool.reporting.svg import escaped, share_svg, wrapped
 
-_MOST_LAYERS = 120  # the rest is told in a sentence
+_MOST_LAYERS = 120  # a sentence counts the rest
 _COMPUTES = {"int8": "INT8", "fp8": "FP8", "fp4": "FP4", "half": "FP16", "single": "FP32"}
 
 

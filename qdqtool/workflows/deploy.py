@@ -284,7 +284,7 @@ class _Deployment:
         return trials
 
     def _tell(self, line: str, trial: CandidateTrial) -> None:
-        """Tell what came of a trial; nothing is told before one succeeds."""
+        """Report the result of a trial; nothing is printed before the first succeeds."""
         self.untold.append(partial(self._options.tried, line))
         self._has_one = self._has_one or trial.loss is not None
         if self._has_one:

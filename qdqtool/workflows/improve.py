@@ -67,7 +67,7 @@ _BLAMED = 5
 _DIAGNOSED = 32  # samples
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 _ALL = 2  # the job that calibrates by all samples, after those of the halves
-# They end the search sooner or are told: what is made and measured is the same without them. A file holds `source`.
+# They end the search sooner or change messages alone: measurements are the same without them. A file holds `source`.
 _WITHOUT_EFFECT = frozenset(["max_loss", "max_minutes", "progress", "say", "source", "warn"])
 
 
@@ -280,7 +280,7 @@ class _Improvement:
         self._options.say(f"{trial.line()}{told}")
 
     def result(self, output: Path) -> ImproveResult:
-        """Make the best once more by all samples, and what is told of it."""
+        """Make the best attempt again with all samples, and its report."""
         best, judge = self._best(), self._judge
         candidate = best.attempt.candidate
         self._beat.begin(f"{candidate.name}: by all samples")
