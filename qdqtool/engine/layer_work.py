@@ -91,6 +91,7 @@ class LayerWork:
         weights: bytes of its constants.
         layers: how many predicted layers run in it.
         sized: whether all sizes are known; what is not known counts as 0.
+        attends: whether it multiplies two activations, or lies between two layers that do, as a Softmax does.
     """
 
     name: str
@@ -103,6 +104,7 @@ class LayerWork:
     weights: int = 0
     layers: int = 1
     sized: bool = True
+    attends: bool = False
 
     @property
     def activations(self) -> tuple[int, ...]:
@@ -162,7 +164,7 @@ def layer_work(
         written = {sources.key(port): size for port, size in zip(layer.outputs, known[ins:outs], strict=True)}
         weights, sized = sum(known[outs:]), None not in moved
         found.append(LayerWork(layer.name, layer.kind, layer.nodes, unit, inside, read, written, weights, sized=sized))
-    fused = _with_fused_attentions(view, found, rules)
+    fused = _marking_attentions(_with_fused_attentions(view, found, rules))
     return _with_joined_kernels(fused) if JOINED in rules.names else fused
 
 
@@ -227,6 +229,21 @@ def _with_fused_attentions(view: GraphView, work: Sequence[LayerWork], rules: Ru
     return _joined(work, groups, ATTENTION)
 
 
+def _marking_attentions(work: Sequence[LayerWork]) -> list[LayerWork]:
+    """The work with `attends` at products of two activations, and at what lies between two of them."""
+    computed = {place for place, layer in enumerate(work) if any(not one.weighted for one in layer.products)}
+    maker = {key: place for place, layer in enumerate(work) for key in layer.written}
+    makers = [{maker[key] for key in layer.read if maker.get(key, place) < place} for place, layer in enumerate(work)]
+    behind, before = set(computed), set(computed)
+    for place, layer in enumerate(work):
+        if not layer.products and not behind.isdisjoint(makers[place]):
+            behind.add(place)
+    for place in reversed(range(len(work))):
+        if place in before:
+            before |= {one for one in makers[place] if not work[one].products}
+    return [replace(layer, attends=place in behind & before) for place, layer in enumerate(work)]
+
+
 def _moved_heads(view: GraphView, one: Attention) -> list[str]:
     """The nodes that only bring queries, keys and values to an attention, or its result away."""
     moves, names = operator_set("rearranging"), list[str]()
@@ -284,6 +301,7 @@ def _joined(work: Sequence[LayerWork], groups: Sequence[Sequence[int]], kind: st
             sum(layer.weights for layer in chosen),
             sum(layer.layers for layer in chosen),
             all(layer.sized for layer in chosen),
+            any(layer.attends for layer in chosen),
         )
     gone = {place for group in groups for place in group} - made.keys()
     return [made.get(place, layer) for place, layer in enumerate(work) if place not in gone]

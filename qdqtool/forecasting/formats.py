@@ -25,6 +25,7 @@ PAYS = 1.05
 _NARROWS = 0.25  # the power of the share of time that changes by which an interval narrows (forecast_backtest.py)
 _BUILDS = 1.03  # a guess: the builder's choices differ from build to build, also where both engines compute the same
 _INT4_BITS, _INT4_SCALES = 4, 16 / 128  # a value, and its part of an FP16 scale for each block of 128
+_CAUSES = ("launch", "conversion", "attention", "unfused_attention", "float", "depthwise")
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class FormatTime:
         layers: of the engine, as `engine show --predicted` lists them.
         kernels: in which they run: a fused attention is one, and so is what hangs together between two products.
         conversions: those that only convert or copy.
-        shares: cause -> its share of the time: "launch", "conversion", "attention", "float" (other layers that are not
-            quantized), "depthwise".
+        shares: cause -> its share of the time: "launch", "conversion", "attention" (one kernel), "unfused_attention"
+            (several kernels, in float), "float" (other layers that are not quantized), "depthwise".
         ratio: how much faster than FP16; 1 of FP16 itself.
         ratio_low: low end of the ratio's interval.
         ratio_high: high end.
@@ -131,7 +132,7 @@ def time_of(name: str, layers: Sequence[LayerWork], times: LayerTimes, batch: in
     layers = [layer.in_batch(batch) for layer in layers] if batch != 1 else list(layers)
     each = times.of_each(layers)
     total, spread = math.fsum(each), times.constants.spread
-    causes: dict[str, float] = dict.fromkeys(("launch", "conversion", "attention", "float", "depthwise"), 0.0)
+    causes: dict[str, float] = dict.fromkeys(_CAUSES, 0.0)
     for layer, time in zip(layers, each, strict=True):
         causes["launch"] += times.launch
         causes[_cause(layer)] = causes.get(_cause(layer), 0.0) + time
@@ -158,7 +159,9 @@ def _cause(layer: LayerWork) -> str:
         return "attention"
     if any(product.is_depthwise for product in layer.products):
         return "depthwise"
-    return "float" if layer.unit in ("half", "single") else ""
+    if layer.unit not in ("half", "single"):
+        return ""
+    return "unfused_attention" if layer.attends else "float"
 
 
 def compared(

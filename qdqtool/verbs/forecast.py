@@ -352,7 +352,9 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     changes, layers = tuple[str, ...](), tuple[DecidingLayer, ...]()
     if first is not None:
         work = in_format(first.format, fp16, int8)
-        sentences = (*(_sentence(row, device) for row in rows if row.verdict), f"Use {use.upper()}.")
+        said = [_sentence(row, device) for row in rows if row.verdict]
+        unsure = use == "fp16" and any(row.verdict == "equal" and row.ratio > PAYS for row in rows)
+        sentences = (*said, "Use FP16 if you cannot measure." if unsure else f"Use {use.upper()}.")
         layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
         if first.verdict != "pays" and not engines.has_pairs:
             changes = _changes(first, engines, where.version, target, times)
@@ -400,6 +402,8 @@ def causes_of(row: FormatTime, device: Device) -> list[str]:
         causes.append(f"the device multiplies {name} no faster than FP16")
     if row.shares["attention"] >= _OF_TIME:
         causes.append(f"attention stays FP16 and takes {row.shares['attention']:.0%} of the time")
+    if row.shares["unfused_attention"] >= _OF_TIME:
+        causes.append(f"attention is several kernels, stays FP16 and takes {row.shares['unfused_attention']:.0%}")
     if row.shares["float"] >= _OF_TIME:
         causes.append(f"other layers that stay FP16 take {row.shares['float']:.0%}")
     if row.conversions and row.shares["conversion"] >= _OF_TIME / 3:
@@ -423,11 +427,11 @@ def _changes(
         own = in_format(name, fp16, work)
         return compared(time_of(name, own, times, batch), time_of("fp16", fp16, times, batch), own, fp16, times)
 
-    larger = tried(int8, _LARGER_BATCH)
-    if row.batch < _LARGER_BATCH and larger.verdict == "pays":
-        found.append(f"At batch {_LARGER_BATCH * engines.batch} {name.upper()} pays ({larger.ratio:.2f}x).")
+    repeated = _LARGER_BATCH // engines.batch
+    if row.batch < repeated and (larger := tried(int8, repeated)).verdict == "pays":
+        found.append(f"At batch {repeated * engines.batch} {name.upper()} pays ({larger.ratio:.2f}x).")
     images = any(product.kernel > 1 for layer in fp16 for product in layer.products)
-    if images and not any(layer.kind == ATTENTION for layer in fp16):
+    if images and not any(layer.kind == ATTENTION or layer.attends for layer in fp16):
         wider = tried(int8, _AREA * row.batch)  # convolutions compute and move as much more as at a larger batch
         if wider.verdict == "pays":
             found.append(f"At twice the input's height and width {name.upper()} pays ({wider.ratio:.2f}x).")

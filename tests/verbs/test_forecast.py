@@ -61,6 +61,17 @@ def test_attention_over_many_tokens_does_not_pay_and_the_reason_is_named() -> No
     assert int8.shares["attention"] > 0.5 and "Use FP16." in found.sentence
 
 
+def test_an_attention_that_is_several_kernels_is_named_so() -> None:
+    found = board(long_attention(), "orin-nx:8.5.2", formats=("int8",))
+    one = found.rows[1].shares
+    assert one["unfused_attention"] > 0.5 and one["attention"] == 0 and "several kernels" in found.sentence
+
+
+def test_a_model_of_a_large_batch_is_not_told_to_take_a_larger_one() -> None:
+    found = board(convolutions(), "rtx4090:10.13.3", formats=("int8",), batches=(32,))
+    assert not any("At batch" in change for change in found.changes)
+
+
 def test_a_card_without_int8_tensor_cores_is_slower_in_int8() -> None:
     found = board(convolutions(), "v100:8.2.1", formats=("int8",))
     assert found.rows[1].verdict == "does not pay" and "no faster than FP16" in found.sentence
