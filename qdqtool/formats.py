@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Number formats, rows of rules/formats.toml: codes, element type, the scale of a clipping value. Not their places.
 
-`PlanOptions.format` picks one, `plan_pairs` gives it to the points. `Point.format` and `Scale.format` carry it,
-`Scale.in_format` keeps the clipping value, `pair_format` (`passes/quant_params.py`) reads it from a pair.
+`PlanOptions.format` picks one: `prepare` lifts the model to its opset, rules of a target that are for it alone name it
+(`formats = ["fp8"]`), `plan_pairs` gives it to the points, `place` stores weights as its codes. `Point.format` and
+`Scale.format` carry it, `Scale.in_format` keeps the clipping value, `pair_format` (`passes/quant_params.py`) reads it
+from a pair. `require_format` (`deploying/boards.py`) refuses what a version or board does not have.
 `Peeled.refuse_other_formats` keeps it out of caches, `points_everywhere` off a DLA. A pair that is more than a scale
 and a zero point (codes cut off by a Clip, scales in blocks) is written by `_PairWriter` (`passes/insert.py`), rounded
 by the search (`measuring/staged_model.py`) and carried into FP16 models by `passes/typed_pairs.py`.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +44,8 @@ class NumberFormat:
         opset: the first ONNX opset that has its Q/DQ.
         per_channel: roles ("activation", "weight") of tensors that may have one scale per channel.
         cache: whether a calibration cache holds its scales.
+        method: calibration method of activations, where none is asked for.
+        stored: whether a weight stands in a file as "float", with both nodes of its pair, or as "codes".
     """
 
     name: str
@@ -55,6 +60,8 @@ class NumberFormat:
     opset: int
     per_channel: tuple[str, ...]
     cache: bool
+    method: str
+    stored: Literal["float", "codes"]
 
     @property
     def codes(self) -> tuple[int, int]:
@@ -75,6 +82,16 @@ class NumberFormat:
     def dtype(self) -> np.dtype[np.generic]:
         """The NumPy type of codes and zero points."""
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.element_type))
+
+    def nearest(self, steps: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The codes nearest to values in steps of a scale, ties to even; in float32, and in place for integers.
+
+        Codes of floats are cut off at the lowest and the largest; integers are not.
+        """
+        if "INT" in self.element:
+            return np.rint(steps, out=steps)
+        lowest, largest = map(np.float32, self.codes)
+        return np.clip(steps, lowest, largest).astype(self.dtype).astype(np.float32)
 
     def scale_of(self, amax: npt.NDArray[np.float32] | np.float32 | float) -> npt.NDArray[np.float32]:
         """`float32(amax) / float32(largest)`: the scale at which a clipping value has the largest code."""

@@ -114,21 +114,22 @@ def _is_words(value: object) -> bool:
 
 def _is_rule(rule: Mapping[str, Any]) -> bool:
     """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
-    numbers = {"axis", "amax", "least", "most", "most_queries", "head_sizes"}
-    plain = (rule[key] for key in rule.keys() - {"ops", "text", "platforms"} - numbers)
-    return all(isinstance(value, str) for value in plain) and all(
-        _is_words(rule.get(key, [])) for key in ("ops", "text", "platforms")
+    numbers, words = (
+        {"axis", "amax", "least", "most", "most_queries", "head_sizes"},
+        {"ops", "text", "platforms", "formats"},
     )
+    plain = (rule[key] for key in rule.keys() - words - numbers)
+    return all(isinstance(value, str) for value in plain) and all(_is_words(rule.get(key, [])) for key in words)
 
 
 def common_words(
     path: Path, entry: Mapping[str, Any], extra: frozenset[str], optional: frozenset[str] = frozenset()
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """What every rule carries, of one that has the keys it must have and no others."""
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise QdqError(path, "a rule without a name", "name it")
-    allowed = {"name", "trt", "rtx", "why", "see", "status"} | extra | optional
+    allowed = {"name", "trt", "rtx", "formats", "why", "see", "status"} | extra | optional
     for key in sorted(entry.keys() - allowed):
         near = difflib.get_close_matches(key, allowed, 1)
         raise QdqError(
@@ -145,6 +146,7 @@ def common_words(
         "name": name,
         "trt": str(entry.get("trt", "")),
         "rtx": str(entry.get("rtx", "")),
+        "formats": tuple(entry.get("formats", ())),
         "why": entry["why"],
         "see": entry["see"],
         "status": entry["status"],

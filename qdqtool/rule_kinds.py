@@ -15,7 +15,8 @@ from qdqtool.rule_steps import Step
 class Rule:
     """What every rule carries: its name, the versions it holds for, why, where that is written, how sure it is.
 
-    `trt` is a range of TensorRT versions; `rtx` one of TensorRT for RTX, for rules of that target alone.
+    `trt` is a range of TensorRT versions; `rtx` one of TensorRT for RTX, for rules of that target alone; `formats` are
+    the number formats that it holds for, empty for all.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Rule:
     see: str
     status: str
     rtx: str = field(default="", kw_only=True)
+    formats: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,10 @@ class RuleBook:
         raise QdqError(name, "no such rule" + (f", did you mean {near[0]}" if near else ""), "see rules/")
 
 
-def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Path | None = None) -> RuleBook:
-    """The rules of a target, those only that hold for a TensorRT version.
+def load_rules(
+    target: str = "gpu", version: TrtVersion | None = None, extra: Path | None = None, number_format: str = "int8"
+) -> RuleBook:
+    """The rules of a target, those only that hold for a TensorRT version and a number format.
 
     Raises:
         QdqError: a file that is missing, not TOML, or not of the schema (rule and key named).
@@ -82,7 +84,7 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
         refuse_trt_version(version)
     version = version or max(release.version for release in RELEASES)
     if extra is None:
-        return _shipped(rules_folder(), target, version)
+        return _shipped(rules_folder(), target, version, number_format)
     own = read_rules(extra)
     base = own.get("extends", target)
     if base not in ("common", target):
@@ -91,16 +93,19 @@ def load_rules(target: str = "gpu", version: TrtVersion | None = None, extra: Pa
         raise QdqError(extra, "'policy' is allowed only in the rules of a target", "leave it out")
     for kind in sorted(_SHIPPED_ONLY & own.keys()):
         raise QdqError(extra, f"{kind!r} is allowed only in rules/dla.toml", "leave it out: lint takes no rules file")
-    return _assemble(target, [(extra, own), *documents_of(rules_folder() / f"{target}.toml")], version)
+    documents = [(extra, own), *documents_of(rules_folder() / f"{target}.toml")]
+    return _assemble(target, documents, version, number_format)
 
 
 @functools.cache
-def _shipped(folder: Path, target: str, version: TrtVersion) -> RuleBook:
+def _shipped(folder: Path, target: str, version: TrtVersion, number_format: str) -> RuleBook:
     """Read once in a process: the files of an installation stay as they are."""
-    return _assemble(target, documents_of(folder / f"{target}.toml"), version)
+    return _assemble(target, documents_of(folder / f"{target}.toml"), version, number_format)
 
 
-def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version: TrtVersion) -> RuleBook:
+def _assemble(
+    target: str, documents: list[tuple[Path, dict[str, Any]]], version: TrtVersion, number_format: str
+) -> RuleBook:
     heads = _heads(rules_folder() / "heads.toml", [d["heads"] for _, d in documents if "heads" in d])
     sets: dict[str, tuple[str, ...]] = {}
     policy: dict[str, Any] = {}
@@ -115,7 +120,7 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
         for path, document in documents:
             for entry in document.get(kind, []):
                 rule = make(path, entry)
-                if rule.name not in rules and holds(path, rule, version, target):
+                if rule.name not in rules and holds(path, rule, version, target, number_format):
                     rules[rule.name] = rule
         return tuple(rules.values())
 
@@ -153,8 +158,10 @@ def _assemble(target: str, documents: list[tuple[Path, dict[str, Any]]], version
     )
 
 
-def holds(path: Path, rule: Rule, version: TrtVersion, target: str = "gpu") -> bool:
-    """Whether a rule is for a version and target; QdqError where a range cannot be read."""
+def holds(path: Path, rule: Rule, version: TrtVersion, target: str = "gpu", number_format: str | None = None) -> bool:
+    """Whether a rule is for a version, target and number format; QdqError where a range cannot be read."""
+    if rule.formats and number_format not in (None, *rule.formats):
+        return False
     try:
         if rule.rtx and not (rtx_in_range(rule.rtx) and target == RTX_TARGET):
             return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from qdqtool.errors import QdqError
 from qdqtool.trt_releases import KNOWN, MAX_OPSET, Status
@@ -37,6 +37,9 @@ COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 class TrtVersion:
     """One TensorRT release: three numbers, ordered as numbers.
 
+    Attributes:
+        platform: the board software by whose name it was asked for, such as "JetPack 6.1"; no part of the version.
+
     Raises:
         QdqError: numbers that no TensorRT has and that the header of a cache cannot carry.
     """
@@ -44,6 +47,7 @@ class TrtVersion:
     major: int
     minor: int
     patch: int
+    platform: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         limits = (self.major in _MAJORS, self.minor in range(10 if self.major < 10 else 100), self.patch in range(100))
@@ -299,7 +303,7 @@ def _of_platform(wanted: re.Match[str]) -> TrtVersion:
     keys = {_platform_key(match): (match[0], version) for match, version in named if match}
     family, numbers, _ = key = _platform_key(wanted)
     if key in keys:
-        return keys[key][1]
+        return replace(keys[key][1], platform=keys[key][0])
     family = "JetPack" if family == "j" else "DRIVE OS"
     same = [
         name.removeprefix(f"{family} ")

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool import InsertOptions, PeelOptions, formats, insert, peel
@@ -74,6 +77,8 @@ since = [5, 0]
 opset = 13
 per_channel = ["weight"]
 cache = false
+method = "auto"
+stored = "float"
 """
     (tmp_path / "formats.toml").write_text((formats.rules_folder() / "formats.toml").read_text() + row)
     monkeypatch.setattr(formats, "rules_folder", lambda: tmp_path)
@@ -138,3 +143,68 @@ def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberForma
         peel(model_of(text), PeelOptions("8502", "gpu"))
     with pytest.raises(QdqError, match="quantized to narrow"):
         peel(model_of(text), PeelOptions("8502", "gpu", force_ptq=True, data={"x": np.ones((4, 4), np.float32)}))
+
+
+# ---------------------------------------------------------------------- FP8
+
+FP8_NET = """
+net (float[N,32,8,8] x) => (float[N,32] y) <float[32,32,3,3] w, float[8,32,3,3] thin, float[32,32,7,7] wide, float[32,32] fc>
+{
+  c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c)
+  t = Conv<pads=[1,1,1,1]>(r, thin)
+  k = Conv<pads=[3,3,3,3]>(r, wide)
+  a = GlobalAveragePool(k) f = Flatten(a) y = MatMul(f, fc)
+  u = Relu(t)
+}
+"""
+
+
+def in_fp8(model: onnx.ModelProto, **placing: str) -> Any:
+    data = {"x": np.random.default_rng(1).standard_normal((4, 32, 8, 8)).astype(np.float32)}
+    return insert(model, data=data, options=InsertOptions(PlanOptions(format="fp8", **placing), keep_float=0))  # type: ignore[arg-type]
+
+
+def test_fp8_weights_are_stored_codes_and_activations_have_one_scale_by_the_largest_value() -> None:
+    plain = model_of(FP8_NET)
+    made = in_fp8(plain).model
+    view = Model(made).view
+    assert (made.opset_import[0].version, made.ir_version) == (19, 9)
+    weight, scale = view.pairs["w_DQ"][0], view.array("w_scale")
+    assert weight.quantize is None and scale is not None and scale.shape == (32,)
+    before = onnx.numpy_helper.to_array(next(one for one in plain.graph.initializer if one.name == "w"))
+    assert scale.tobytes() == (np.abs(before).max(axis=(1, 2, 3)) / np.float32(448)).tobytes()
+    codes = (before / scale.reshape(-1, 1, 1, 1)).astype(ml_dtypes.float8_e4m3fn)
+    stored = view.array("w_Q")
+    assert stored is not None and stored.dtype == codes.dtype and stored.tobytes() == codes.tobytes()
+    scale, largest = view.array("x_scale"), np.abs(np.random.default_rng(1).standard_normal((4, 32, 8, 8))).max()
+    assert scale is not None and scale.shape == () and scale == np.float32(np.float32(largest) / np.float32(448))
+
+
+def test_fp8_leaves_out_what_gains_nothing() -> None:
+    rules = {one.site: one.rule for one in in_fp8(model_of(FP8_NET)).plan.refusals}
+    assert {rule for rule in rules.values() if rule.endswith("-float")} == {"few-channels-float", "large-kernel-float"}
+    alone = PlanOptions(format="fp8").rule_book().names, PlanOptions().rule_book().names
+    assert "large-kernel-float" in alone[0] and "large-kernel-float" not in alone[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("jp6.1", r"JetPack 6\.1 runs on .*Orin.*FP8 needs compute capability 8\.9.*8\.7.*choose int8"),
+        ("8.6.1", r"TensorRT 8\.6\.1 does not read FP8, which 9\.1 does"),
+    ],
+)
+def test_a_board_without_the_format_is_refused(version: str, message: str) -> None:
+    with pytest.raises(QdqError, match=message):
+        insert(model_of(FP8_NET), options=InsertOptions(PlanOptions(format="fp8", trt_version=version)))
+
+
+def test_a_format_that_is_only_read_is_refused() -> None:
+    with pytest.raises(QdqError, match=r"FP4 is read and judged, not written; choose int8"):
+        insert(model_of(FP8_NET), options=InsertOptions(PlanOptions(format="fp4")))
+    assert in_fp8(model_of(FP8_NET), trt_version="10.3.0").plan.points  # of no board: it may be an H100
+
+
+def test_no_cache_holds_fp8() -> None:
+    with pytest.raises(QdqError, match=r"quantized to fp8, .*FP8 needs TensorRT 9\.1"):
+        peel(in_fp8(model_of(FP8_NET)).model, PeelOptions("8502", "gpu"))

@@ -13,6 +13,7 @@ from qdqtool.amax.method_table import parse_method
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.edit import CONDITIONED, get_metadata
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource
@@ -37,12 +38,16 @@ if TYPE_CHECKING:
 __all__ = ["CalibrationOptions", "calibrate", "calibrate_scales", "observe_ranges"]
 
 
-def default_method(proto: onnx.ModelProto, *, once: bool = False) -> str:
+def default_method(proto: onnx.ModelProto, *, once: bool = False, number_format: NumberFormat = INT8) -> str:
     """`auto`; `mse` for a model that `condition` edited, and for data that can be walked only `once`.
+
+    A number format of which rules/formats.toml names another method has that.
 
     Measured on labeled models (tests/bench/README.md): `auto` is nowhere worse than `mse` beyond the interval of the
     difference, and far better where `mse` fails; after `condition`, which leaves little to choose, it is worse on two.
     """
+    if number_format.method != "auto":
+        return number_format.method
     return "mse" if once or get_metadata(proto, CONDITIONED) else "auto"
 
 

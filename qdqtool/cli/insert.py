@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_target(plan: PlanOptions) -> list[str]:
     """What is to be said of INT8 on the target, whatever the model."""
-    return [RTX_HONESTY] if plan.target == RTX_TARGET else []
+    return [RTX_HONESTY] if plan.target == RTX_TARGET and plan.format == "int8" else []
 
 
 def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:

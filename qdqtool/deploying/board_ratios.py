@@ -11,6 +11,7 @@ from qdqtool.engine.layer_work import LayerWork
 from qdqtool.forecasting.devices import known_devices
 from qdqtool.forecasting.formats import FormatTime, compared, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.trtversion import TrtVersion, in_range
 
 
@@ -34,22 +35,35 @@ class BoardRatio:
 
 
 def over_boards(
-    fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None
+    fp16: Sequence[LayerWork] | None,
+    int8: Sequence[LayerWork] | None,
+    version: TrtVersion | None,
+    row: NumberFormat = INT8,
 ) -> Iterator[BoardRatio]:
-    """The ratio on every device with fast INT8 that runs the version; none where a size is not known."""
+    """The ratio on every device that runs the version and is fast in the format; none where a size is not known."""
     for name in known_devices() if fp16 and int8 else ():
         board, device = find_place(name).board, device_of(name)
-        runs = board is not None and board.int8 and (version is None or in_range(version, board.trt))
-        if runs and fp16 and int8 and device is not None and device.rates["int8"] > device.rates["half"]:
+        runs = (
+            board is not None
+            and board.int8
+            and int(board.sm) >= row.sm
+            and (version is None or in_range(version, board.trt))
+        )
+        if runs and fp16 and int8 and device is not None and device.rates.get(row.name, 0) > device.rates["half"]:
             times = LayerTimes(device)
             half = time_of("fp16", fp16, times)
-            yield BoardRatio(name, half, compared(time_of("int8", int8, times), half, int8, fp16, times))
+            yield BoardRatio(name, half, compared(time_of(row.name, int8, times), half, int8, fp16, times))
 
 
-def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | None, version: TrtVersion | None) -> str:
-    """A sentence where INT8 pays over FP16 on no board that runs the version; "" where it does on one."""
+def pays_nowhere(
+    fp16: Sequence[LayerWork] | None,
+    int8: Sequence[LayerWork] | None,
+    version: TrtVersion | None,
+    row: NumberFormat = INT8,
+) -> str:
+    """A sentence where a format pays over FP16 on no board that runs the version; "" where it does on one."""
     found = []
-    for one in over_boards(fp16, int8, version):
+    for one in over_boards(fp16, int8, version, row):
         if one.verdict == "pays":
             return ""
         found.append(one)
@@ -57,6 +71,6 @@ def pays_nowhere(fp16: Sequence[LayerWork] | None, int8: Sequence[LayerWork] | N
         return ""
     low, high = (pick(found, key=lambda one: one.ratio) for pick in (min, max))
     return (
-        f"by forecast INT8 pays on no board known: {low.ratio:.2f}x FP16's speed on {low.device} to "
+        f"by forecast {row.title} pays on no board known: {low.ratio:.2f}x FP16's speed on {low.device} to "
         f"{high.ratio:.2f}x on {high.device}; qdqtool forecast says why"
     )

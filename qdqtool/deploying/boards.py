@@ -14,13 +14,14 @@ from typing import Any, Literal
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import MODE, Device, known_devices, load_device
+from qdqtool.formats import NumberFormat, number_formats
 from qdqtool.limited_reading import RULES, read_toml
+from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.rule_files import common_words, rules_folder
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range, parse
 
 _MEMORY = re.compile(r"[ _-]\d{1,3} ?gb$", re.ASCII | re.I)
 _MAKERS = ("nvidia", "geforce", "jetson")
-_RTX = "rtx"
 _UPGRADED = " with "  # of a platform a part of which was replaced
 _KEYS = frozenset({"aliases", "title", "software", "sm", "int8", "fp8", "dla", "rtx"})
 _SHORT_PLATFORM = re.compile(r"(?:jp|jetpack|drive)[ _-]?(\d{1,2}(?:\.\d{1,2})?)", re.ASCII | re.I)
@@ -111,7 +112,7 @@ def find_place(text: str) -> Destination:
         if colon:
             raise _unknown(name)
         return _any_gpu(name)
-    if wanted.strip().lower() == _RTX:
+    if wanted.strip().lower() == RTX_TARGET:
         if not board.rtx:
             raise QdqError(f"--for {text}", f"TensorRT for RTX is not for {board.title}", "leave :rtx out")
         return Destination(board, None)
@@ -146,6 +147,32 @@ def known_boards() -> tuple[Board, ...]:
     """
     path = rules_folder() / "devices.toml"
     return tuple(_board(entry) for entry in read_toml(path, RULES)["board"])
+
+
+def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -> None:
+    """Refuse a number format that is not written, or that the version or every board of its software lacks.
+
+    Raises:
+        QdqError: it is; the formats that there are, or that run there, are named.
+    """
+    boards: list[Board] = []
+    if version is not None and version.platform and target != RTX_TARGET:
+        boards = [one for one in known_boards() if any(_begins(version.platform, word) for word in one.software)]
+    most = max((int(one.sm) for one in boards), default=0)
+
+    def lacks(one: NumberFormat) -> str:
+        if not one.written:
+            return f"{one.title} is read and judged, not written"
+        if version is not None and target != RTX_TARGET and (version.major, version.minor) < one.since:
+            return f"TensorRT {version.text} does not read {one.title}, which {'.'.join(map(str, one.since))} does"
+        if most and most < one.sm:
+            there = f"{version.platform if version else ''} runs on {named([board.title for board in boards])}"
+            return f"{there}: {one.title} needs compute capability {one.sm / 10}, and they have up to {most / 10}"
+        return ""
+
+    if reason := lacks(row):
+        fitting = [one.name for one in number_formats().values() if not lacks(one)]
+        raise QdqError(f"--format {row.name}", reason, f"choose {' or '.join(fitting)}")
 
 
 def _board(entry: Mapping[str, Any]) -> Board:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parts of a model must change so that Q/DQ can stand in it, and nothing beside them.
 
-These are operators of an opset below 13, and local functions that hold products. Nothing else is touched: Constant
-nodes, Identity, unnamed nodes, weights listed as inputs are understood where they are met, not rewritten. How one
-operator is lifted is in opset_convert.py.
+These are operators of an opset below the one that the pairs need (13 for INT8), and local functions that hold products.
+Nothing else is touched: Constant nodes, Identity, unnamed nodes, weights listed as inputs are understood where they are
+met, not rewritten. How one operator is lifted is in opset_convert.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset_convert import TARGET, ConversionSite, lift, refuse_removed, type_attributes
+from qdqtool.graph.opset_convert import TARGET, Conversion, ConversionSite, lift, refuse_removed, type_attributes
 from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.validate import subgraphs_of
-
-MIN_IR = 7  # from IR 4 on a new initializer need not be a graph input; 7 is what opset 13 came with
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,8 @@ class _TypedScope:
     sites: list[int] = field(default_factory=list)
 
 
-def normalize(model: Model) -> Normalized:
-    """Lift a model below opset 13 to it, and inline its local functions that hold products; in place.
+def normalize(model: Model, target: int = TARGET) -> Normalized:
+    """Lift a model below opset `target` to it, and inline its local functions that hold products; in place.
 
     Every other model stays as it is. Enters subgraphs and local functions. Only operators whose form changed are
     rewritten; all names of tensors and nodes, weights and their order, metadata, value_info and other domains stay as
@@ -67,19 +65,19 @@ def normalize(model: Model) -> Normalized:
     proto, opset = model.proto, opset_of(model.proto)
     if opset is None and not proto.opset_import and proto.ir_version < 3:
         opset = 1  # before IR 3 there was but one
-    if opset is None or opset >= TARGET:
+    if opset is None or opset >= target:
         return Normalized(None, _inlined(model))
     regions = _regions(proto, opset)
-    plans = _planned(proto, regions, model.folder)
+    plans = _planned(proto, regions, model.folder, target)
     changed = sum(len(plan) for plan in plans)
     added = sum(len(nodes) - 1 for plan in plans for nodes in plan.values())
     for region, plan in reversed(list(zip(regions, plans, strict=True))):  # inner ones first: outer ones copy them
-        _carry_out(region, plan)
-    notes = [f"converted from opset {opset} to {TARGET}: {changed} operators rewritten, {added} nodes added"]
-    _set_opset(proto)
-    if proto.ir_version < MIN_IR:
-        notes.append(f"IR version raised from {proto.ir_version} to {MIN_IR}")
-        proto.ir_version = MIN_IR
+        _carry_out(region, plan, target)
+    notes = [f"converted from opset {opset} to {target}: {changed} operators rewritten, {added} nodes added"]
+    _set_opset(proto, target)
+    if proto.ir_version < (least := ir_of(target)):
+        notes.append(f"IR version raised from {proto.ir_version} to {least}")
+        proto.ir_version = least
     model.changed()
     return Normalized(opset, (*notes, *_inlined(model)))
 
@@ -90,44 +88,50 @@ def _inlined(model: Model) -> tuple[str, ...]:
     return (f"inlined {counted(len(names), 'local function')} with products: {', '.join(names)}",) if names else ()
 
 
-def _set_opset(proto: onnx.ModelProto | FunctionProto) -> None:
+def ir_of(opset: int) -> int:
+    """The IR version that came with an opset: what models of it have at least."""
+    return int(helper.find_min_ir_version_for([helper.make_opsetid("", opset)]))
+
+
+def _set_opset(proto: onnx.ModelProto | FunctionProto, target: int) -> None:
     for entry in proto.opset_import:
         if entry.domain in ("", "ai.onnx"):
-            entry.version = TARGET
+            entry.version = target
             return
-    proto.opset_import.add(domain="", version=TARGET)
+    proto.opset_import.add(domain="", version=target)
 
 
 def _planned(
-    proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None
+    proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None, target: int
 ) -> list[dict[int, list[NodeProto]]]:
     """For each region the nodes that take the place of others, by index; nothing is changed yet."""
     taken = FreshNames(_tensor_names(regions))
     plans: list[dict[int, list[NodeProto]]] = []
     for region in regions:
+        how = Conversion(region.opset, target, region.where)
         for node in region.owner.node:
-            refuse_removed(node, region.opset, region.where)
-        positions = [i for i, node in enumerate(region.owner.node) if _differs(node, region)]
+            refuse_removed(node, how)
+        positions = [i for i, node in enumerate(region.owner.node) if _differs(node, region, target)]
         sites = [_site(region.owner.node[i], region, folder) for i in positions]
-        found = lift(sites, region.opset, taken, region.where)
+        found = lift(sites, how, taken)
         plans.append({i: nodes for i, nodes in zip(positions, found, strict=True) if nodes is not None})
     return plans
 
 
-def _differs(node: NodeProto, region: _TypedScope) -> bool:
-    """Whether the operator has another schema at opset 13 than at the region's; without a schema there is none."""
-    if node.domain not in ("", "ai.onnx") or node.op_type == "Constant" or region.opset >= TARGET:
+def _differs(node: NodeProto, region: _TypedScope, target: int) -> bool:
+    """Whether the operator has another schema at the target's opset; without a schema there is none."""
+    if node.domain not in ("", "ai.onnx") or node.op_type == "Constant" or region.opset >= target:
         return False
     try:
         before = onnx.defs.get_schema(node.op_type, region.opset, "").since_version
     except onnx.defs.SchemaError:
         return False
     if not subgraphs_of(node):
-        return bool(before != onnx.defs.get_schema(node.op_type, TARGET, "").since_version)
+        return bool(before != onnx.defs.get_schema(node.op_type, target, "").since_version)
     if node.op_type == "Scan" and region.opset < 9:
         why = f"cannot be converted from opset {region.opset}: its batch axis was removed in opset 9"
         raise QdqError(
-            region.where, f"Scan {node.name or node.output[0]} {why}", f"export with opset {TARGET} or later"
+            region.where, f"Scan {node.name or node.output[0]} {why}", f"export with opset {target} or later"
         )
     return False  # the bodies of If, Loop and Scan are regions of their own; the operators themselves did not change
 
@@ -143,7 +147,7 @@ def _site(node: NodeProto, region: _TypedScope, folder: Path | None) -> Conversi
     return ConversionSite(node, region.types, scales)
 
 
-def _carry_out(region: _TypedScope, plan: dict[int, list[NodeProto]]) -> None:
+def _carry_out(region: _TypedScope, plan: dict[int, list[NodeProto]], target: int) -> None:
     owner = region.owner
     if plan:
         nodes = list(owner.node)
@@ -152,8 +156,8 @@ def _carry_out(region: _TypedScope, plan: dict[int, list[NodeProto]]) -> None:
             owner.node.extend(plan.get(position, (node,)))
     for node in owner.node:
         type_attributes(node)
-    if isinstance(owner, FunctionProto) and region.opset < TARGET:
-        _set_opset(owner)
+    if isinstance(owner, FunctionProto) and region.opset < target:
+        _set_opset(owner, target)
 
 
 def _tensor_names(regions: list[_TypedScope]) -> set[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one operator of an old opset becomes its opset-13 form: the onnx version converter, given each node alone.
+"""How one operator of an old opset becomes its form of a later one: the onnx version converter, given each node alone.
 
 Alone, because a whole graph comes back from it with other names, more value_info and fewer functions; and because it
 needs a node's types only, weights never pass through it. What it gets wrong is put right here. Not which nodes: that
@@ -21,12 +21,36 @@ from qdqtool.graph.tensors import BITS
 from qdqtool.graph.validate import label
 from qdqtool.parser_rules import load_parser_rules
 
-TARGET = 13
+TARGET = 13  # the opset that is lifted to where none is named
 _BATCH = 512
-_TODO = f"export the model with opset {TARGET} or later"
 _BROADCASTING = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "PRelu"))
 _VALUE_FIELDS = (("f", "FLOAT"), ("i", "INT"), ("s", "STRING"), ("t", "TENSOR"), ("g", "GRAPH"))
 _LIST_FIELDS = (("floats", "FLOATS"), ("ints", "INTS"), ("strings", "STRINGS"), ("tensors", "TENSORS"))
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """From which opset to which, and what messages call the model.
+
+    Attributes:
+        opset: of the operators.
+        target: of what is made of them.
+        where: what messages call the model.
+    """
+
+    opset: int
+    target: int
+    where: object
+
+    @property
+    def todo(self) -> str:
+        """What to do where an operator cannot be lifted."""
+        return f"export the model with opset {self.target} or later"
+
+    def refusal(self, node: NodeProto, why: str) -> QdqError:
+        """Why an operator cannot be lifted."""
+        reason = f"{label(node)} cannot be converted from opset {self.opset} to {self.target} ({why})"
+        return QdqError(self.where, reason, self.todo)
 
 
 @dataclass(frozen=True)
@@ -39,37 +63,37 @@ class ConversionSite:
     """The constant scales of an Upsample or Resize, None where they are not known."""
 
 
-def lift(sites: Sequence[ConversionSite], opset: int, taken: FreshNames, where: object) -> list[list[NodeProto] | None]:
-    """The opset-13 form of each node.
+def lift(sites: Sequence[ConversionSite], how: Conversion, taken: FreshNames) -> list[list[NodeProto] | None]:
+    """The form of each node in the target's opset.
 
     Tensors that the node read and made keep their names; new ones are called after its first output and made unique.
 
     Raises:
         QdqError: an operator cannot be lifted with its meaning kept; it is named.
     """
-    islands = [_prepared(site, opset, where) for site in sites]
+    islands = [_prepared(site, how) for site in sites]
     called = FreshNames(site.node.name for site in sites)
     found: list[list[NodeProto] | None] = []
     for begin in range(0, len(sites), _BATCH):
         batch = range(begin, min(begin + _BATCH, len(sites)))
-        converted = _convert([islands[i] for i in batch], [sites[i] for i in batch], opset, where)
+        converted = _convert([islands[i] for i in batch], [sites[i] for i in batch], how)
         for index, nodes in zip(batch, converted, strict=True):
-            _put_right(nodes, sites[index], opset, where)
-            fresh = _named(nodes, sites[index].node, taken, called)
-            _refuse_invalid(fresh, sites[index].node, opset, where)
+            _put_right(nodes, sites[index], how)
+            fresh = _named(nodes, sites[index].node, taken, called, how.target)
+            _refuse_invalid(fresh, sites[index].node, how)
             found.append(None if _unchanged(fresh, sites[index].node) else fresh)
     return found
 
 
-def refuse_removed(node: NodeProto, opset: int, where: object) -> None:
+def refuse_removed(node: NodeProto, how: Conversion) -> None:
     """Refuse an operator that ONNX took out with opset 10 (ImageScaler, Affine, Crop): no later opset means it.
 
     Raises:
         QdqError: it is one; it is named.
     """
-    if node.domain in ("", "ai.onnx") and opset < TARGET and node.op_type in load_parser_rules().removed:
-        reason = f"{label(node)} cannot be converted from opset {opset} to {TARGET} (opset 10 removed it from ONNX)"
-        raise QdqError(where, reason, f"{_TODO}; qdqtool ptq and calibrate need no conversion")
+    if node.domain in ("", "ai.onnx") and how.opset < TARGET and node.op_type in load_parser_rules().removed:
+        refused = how.refusal(node, "opset 10 removed it from ONNX")
+        raise QdqError(how.where, refused.reason, f"{how.todo}; qdqtool ptq and calibrate need no conversion")
 
 
 def type_attributes(node: NodeProto) -> None:
@@ -89,23 +113,19 @@ def rank_of(types: Mapping[str, TypeProto], name: str) -> int | None:
     return len(found.tensor_type.shape.dim)
 
 
-def _refusal(node: NodeProto, opset: int, where: object, why: str) -> QdqError:
-    return QdqError(where, f"{label(node)} cannot be converted from opset {opset} to {TARGET} ({why})", _TODO)
-
-
-def _prepared(site: ConversionSite, opset: int, where: object) -> list[NodeProto]:
+def _prepared(site: ConversionSite, how: Conversion) -> list[NodeProto]:
     """The node with what the converter misreads already written out, still in its own opset."""
     node = NodeProto()
     node.CopyFrom(site.node)
     type_attributes(node)
     if any(attribute.ref_attr_name for attribute in node.attribute):
-        raise _refusal(node, opset, where, "its attributes come from a function's caller")
-    if opset < 7 and node.op_type in _BROADCASTING and len(node.input) > 1:
-        return _aligned(node, site.types, opset, where)
+        raise how.refusal(node, "its attributes come from a function's caller")
+    if how.opset < 7 and node.op_type in _BROADCASTING and len(node.input) > 1:
+        return _aligned(node, site.types, how)
     return [node]
 
 
-def _aligned(node: NodeProto, types: Mapping[str, TypeProto], opset: int, where: object) -> list[NodeProto]:
+def _aligned(node: NodeProto, types: Mapping[str, TypeProto], how: Conversion) -> list[NodeProto]:
     """Old broadcasting, where `axis` says at which axis of A those of B begin, as Unsqueeze and numpy's rule.
 
     The converter puts the new axes of B in the wrong place. A PRelu's slope was per channel without saying so.
@@ -115,7 +135,7 @@ def _aligned(node: NodeProto, types: Mapping[str, TypeProto], opset: int, where:
         return [node]
     ranks = [rank_of(types, name) for name in node.input[:2]]
     if ranks[0] is None or ranks[1] is None:
-        raise _refusal(node, opset, where, "the ranks of its inputs are not known")
+        raise how.refusal(node, "the ranks of its inputs are not known")
     start = (1 if ranks[1] == 1 else 0) if node.op_type == "PRelu" else axis or 0
     start += ranks[0] if start < 0 else 0
     _drop(node, "axis")
@@ -128,21 +148,17 @@ def _aligned(node: NodeProto, types: Mapping[str, TypeProto], opset: int, where:
     return [unsqueeze, node]
 
 
-def _convert(
-    islands: list[list[NodeProto]], sites: list[ConversionSite], opset: int, where: object
-) -> list[list[NodeProto]]:
+def _convert(islands: list[list[NodeProto]], sites: list[ConversionSite], how: Conversion) -> list[list[NodeProto]]:
     """Run the converter over many nodes at once; where it stops, halve the batch until the failing one is alone."""
-    model = _archipelago(islands, sites, opset)
+    model = _archipelago(islands, sites, how.opset)
     try:
-        lifted = version_converter.convert_version(model, TARGET)
+        lifted = version_converter.convert_version(model, how.target)
     except Exception as error:
         if len(sites) == 1:
             why = " ".join(str(error).split("failed:")[-1].split()) or type(error).__name__
-            raise _refusal(sites[0].node, opset, where, f"the version converter says: {why}") from None
+            raise how.refusal(sites[0].node, f"the version converter says: {why}") from None
         half = len(sites) // 2
-        return _convert(islands[:half], sites[:half], opset, where) + _convert(
-            islands[half:], sites[half:], opset, where
-        )
+        return _convert(islands[:half], sites[:half], how) + _convert(islands[half:], sites[half:], how)
     return _sorted_out(lifted.graph, sites)
 
 
@@ -190,22 +206,22 @@ def _island_of(name: str, owner: Mapping[str, int]) -> int | None:
     return int(name[1 : name.index(".")]) if name.startswith("v") else owner.get(name)
 
 
-def _put_right(nodes: list[NodeProto], site: ConversionSite, opset: int, where: object) -> None:
+def _put_right(nodes: list[NodeProto], site: ConversionSite, how: Conversion) -> None:
     """Mend what the converter changes in meaning: defaults that changed, and constants that it always makes float32."""
     node = _main(nodes, site.node)
-    if node.op_type == "Resize" and opset <= 10:
-        _restore_resize(node, site, opset, where)
-    if node.op_type == "Hardmax":
-        _restore_hardmax(node, site, opset, where)
+    if node.op_type == "Resize" and how.opset <= 10:
+        _restore_resize(node, site, how)
+    if node.op_type == "Hardmax" and how.opset < TARGET:
+        _restore_hardmax(node, site, how)
     if node.op_type == "Pad" and len(node.input) < 3:
         _drop(node, "value")
-    if node.op_type in ("Clip", "Pad") and opset <= 10:
+    if node.op_type in ("Clip", "Pad") and how.opset <= 10:
         found = site.types.get(site.node.input[0])
         if found is not None and found.tensor_type.elem_type not in (0, onnx.TensorProto.FLOAT):
             _retype_constants(nodes, set(node.input[1:]), found.tensor_type.elem_type)
 
 
-def _restore_resize(node: NodeProto, site: ConversionSite, opset: int, where: object) -> None:
+def _restore_resize(node: NodeProto, site: ConversionSite, how: Conversion) -> None:
     """Opset 10 and Upsample: x_in = x_out / scale, and for nearest the pixel below.
 
     onnxruntime takes the pixel above when it shrinks; that is the same one where 1 / scale is whole.
@@ -215,21 +231,17 @@ def _restore_resize(node: NodeProto, site: ConversionSite, opset: int, where: ob
         modes["nearest_mode"] = "floor"
         shrinks = site.scales is not None and site.scales < 1
         if site.scales is not None and np.any(shrinks & (np.rint(1 / site.scales) * site.scales != 1)):
-            raise _refusal(
-                site.node,
-                opset,
-                where,
-                "it downsamples by a factor that is not an integer, which opset 10 leaves undefined",
-            )
+            why = "it downsamples by a factor that is not an integer, which opset 10 leaves undefined"
+            raise how.refusal(site.node, why)
     node.attribute.extend(helper.make_attribute(key, value) for key, value in modes.items())
 
 
-def _restore_hardmax(node: NodeProto, site: ConversionSite, opset: int, where: object) -> None:
+def _restore_hardmax(node: NodeProto, site: ConversionSite, how: Conversion) -> None:
     """Before opset 13 Hardmax flattens to two axes at `axis`, by default 1; the same only for the last axis."""
     axis, rank = _int(node, "axis"), rank_of(site.types, site.node.input[0])
     axis = 1 if axis is None else axis
     if axis != -1 and (rank is None or axis not in (rank - 1, -1)):
-        raise _refusal(site.node, opset, where, "it flattens its input, which opset 13 does not")
+        raise how.refusal(site.node, "it flattens its input, which opset 13 does not")
     _drop(node, "axis")
     node.attribute.append(helper.make_attribute("axis", -1))
 
@@ -250,13 +262,15 @@ def _main(nodes: list[NodeProto], origin: NodeProto) -> NodeProto:
     return next((node for node in nodes if node.op_type == origin.op_type), nodes[-1])
 
 
-def _named(nodes: list[NodeProto], origin: NodeProto, taken: FreshNames, called: FreshNames) -> list[NodeProto]:
+def _named(
+    nodes: list[NodeProto], origin: NodeProto, taken: FreshNames, called: FreshNames, target: int
+) -> list[NodeProto]:
     """The nodes under the model's names; the main one keeps all that the original said and still says.
 
     Nodes of one name make others, which get names of their own: `taken` are tensors' names, `called` nodes'.
     """
     main = _main(nodes, origin)
-    roles = _roles(nodes, main)
+    roles = _roles(nodes, main, target)
     base = next(name for name in origin.output if name)
     tensors: dict[str, str] = {"": ""}
     fresh = []
@@ -278,9 +292,9 @@ def _named(nodes: list[NodeProto], origin: NodeProto, taken: FreshNames, called:
     return fresh
 
 
-def _roles(nodes: list[NodeProto], main: NodeProto) -> dict[str, str]:
+def _roles(nodes: list[NodeProto], main: NodeProto, target: int) -> dict[str, str]:
     """What each new tensor is called after: the input of the main operator that it feeds, else who makes it."""
-    formal = onnx.defs.get_schema(main.op_type, TARGET, "").inputs
+    formal = onnx.defs.get_schema(main.op_type, target, "").inputs
     roles = {name: node.op_type.lower() for node in nodes for name in node.output}
     constants = {node.output[0] for node in nodes if node.op_type == "Constant"}
     for j, name in enumerate(main.input):
@@ -324,12 +338,12 @@ def _unchanged(fresh: list[NodeProto], origin: NodeProto) -> bool:
     )
 
 
-def _refuse_invalid(fresh: list[NodeProto], origin: NodeProto, opset: int, where: object) -> None:
-    """Refuse a result that the schemas of opset 13 do not allow, where those of the source's opset allowed the node."""
+def _refuse_invalid(fresh: list[NodeProto], origin: NodeProto, how: Conversion) -> None:
+    """Refuse a result that its schema does not allow, where that of the source's opset allowed the node."""
     for node in fresh:
-        complaint = _complaint(node, TARGET)
-        if complaint and not _complaint(origin, opset):
-            raise _refusal(origin, opset, where, complaint)
+        complaint = _complaint(node, how.target)
+        if complaint and not _complaint(origin, how.opset):
+            raise how.refusal(origin, complaint)
 
 
 def _complaint(node: NodeProto, opset: int) -> str:

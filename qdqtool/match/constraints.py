@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -13,8 +14,9 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.einsum import EinsumProduct
 from qdqtool.graph.last_layers import is_log_odds
 from qdqtool.graph.nodes import is_training
+from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, attribute
-from qdqtool.graph.weighted import is_depthwise, weight_index, weight_rank, weight_type
+from qdqtool.graph.weighted import is_depthwise, weight_dims, weight_index, weight_rank, weight_type
 from qdqtool.match.residual import fused_branch
 from qdqtool.match.site import MatchSite
 from qdqtool.rule_files import operator_set
@@ -81,6 +83,36 @@ def weight(site: MatchSite) -> bool:
 def depthwise(site: MatchSite) -> bool:
     """It is no depthwise convolution with a constant float32 weight."""
     return weight(site) and is_depthwise(site.view, site.node)
+
+
+@constraint
+def large_kernel(site: MatchSite) -> bool:
+    """Its kernel has 32 values or fewer for a channel."""
+    index = weight_index(site.view, site.node)
+    return index is not None and math.prod(weight_dims(site.view, site.node.inputs[index])[2:]) > 32
+
+
+@constraint
+def few_channels(site: MatchSite) -> bool:
+    """Its weight has more than 16 channels on either side."""
+    index = weight_index(site.view, site.node)
+    return index is not None and min(weight_dims(site.view, site.node.inputs[index])[:2], default=0) <= 16
+
+
+@constraint
+def narrow_matrix(site: MatchSite) -> bool:
+    """Its weight is 16 or more wide and deep."""
+    index = weight_index(site.view, site.node)
+    return index is not None and min(weight_dims(site.view, site.node.inputs[index])[-2:], default=0) < 16
+
+
+@constraint
+def one_row(site: MatchSite) -> bool:
+    """It multiplies more than one row, or a number that is not known."""
+    index = weight_index(site.view, site.node)
+    shape = () if index is None else known_shapes(site.view).get(site.view.root(site.node.inputs[1 - index]), ())
+    rows = shape[-1:] if site.node.op == "Gemm" and attribute(site.node, "transA", 0) else shape[:-1]
+    return bool(shape) and None not in rows and math.prod(size or 0 for size in rows) == 1
 
 
 @constraint

@@ -92,7 +92,7 @@ class PlanOptions(TargetOptions):
         keep_float: names of weighted operators (or of what they make) that stay in float.
         depthwise: None for the target's policy.
         attention: "auto" decides by `Decisions.attention`.
-        format: number format of the pairs, a row of rules/formats.toml.
+        format: number format of the pairs, a row of rules/formats.toml that is written.
     """
 
     target: str = option(
@@ -155,8 +155,9 @@ class PlanOptions(TargetOptions):
         choices=get_args(AttentionType),
         group=ADVANCED,
     )
-
-    format: str = "int8"  # a row of rules/formats.toml
+    format: str = option(
+        "int8", "--format", "number format of the pairs: int8 (default), fp8; see docs/formats.md", metavar="F"
+    )
 
     def __post_init__(self) -> None:
         """Refuse a target that is none, and a word that is none of an option's choices."""
@@ -174,7 +175,7 @@ class PlanOptions(TargetOptions):
         """
         from qdqtool.rulebook import load_rules  # `-h` does without
 
-        rules = load_rules(self.target, self.trt_version, self.rules)
+        rules = load_rules(self.target, self.trt_version, self.rules, self.format)
         if self.weights == "per-channel":
             return rules
         return replace(rules, weights=tuple(replace(rule, axis=None) for rule in rules.weights))

@@ -194,7 +194,8 @@ class StagedModel:
         if weight is None or weight.dtype != np.float32:
             raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
         shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
-        made = fake_quantize(weight.astype(np.float32, copy=False), scale.reshape(shape), "even", rounded.format.codes)
+        values, codes = weight.astype(np.float32, copy=False), rounded.format.codes
+        made = fake_quantize(values, scale.reshape(shape), "even", codes, rounded.format)
         drop_pages(weight)
         return np.ascontiguousarray(made)  # of a transposed constant it is not contiguous
 

@@ -14,14 +14,14 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8, NumberFormat, number_formats
+from qdqtool.formats import FP8, INT8, NumberFormat, number_formats
 from qdqtool.graph.view import QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.scales import Scale
 
 OnAsymmetric = Literal["error", "widen"]
 Integers = npt.NDArray[np.int64]
 
-_LEVELS = {INT8.name: INT8.codes, "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
+_LEVELS = {INT8.name: INT8.codes, "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1), FP8.dtype.name: FP8.codes}
 _FLOATS = ("float16", "float32", "bfloat16")
 _TODO = "quantize it to symmetric int8"
 _WIDEN = (
@@ -197,8 +197,10 @@ def _rank(view: GraphView, name: str) -> int:
 
 
 def _why(kind: str) -> str:
-    if kind.startswith("float8"):
-        return "FP8 needs TensorRT 9.1 or later with the Q/DQ model itself; for a cache quantize to symmetric int8"
+    row = next((one for one in number_formats().values() if kind in (one.name, one.dtype.name)), INT8)
+    if not row.cache:
+        since = ".".join(map(str, row.since))
+        return f"{row.title} needs TensorRT {since} or later with the Q/DQ model itself; for a cache quantize to int8"
     if kind in ("int4", "uint4", "int2", "uint2"):
         return f"{kind} weights need TensorRT 10 or later with the Q/DQ model itself; for a cache quantize to int8"
     return _TODO
@@ -224,8 +226,6 @@ def _levels(view: GraphView, pair: Pair, kind: str) -> tuple[int, int]:
 
 def pair_format(view: GraphView, pair: Pair) -> NumberFormat:
     """The number format of a pair's codes; INT8 where no row of rules/formats.toml has them, whatever they are."""
-    if not any(node.op == "Clip" for node in pair.between):
-        return INT8
     try:
         return coding_of(view, pair).format
     except QdqError:

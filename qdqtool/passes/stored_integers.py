@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized weights stored as the INT8 numbers that their pairs make of them, with a DequantizeLinear alone after them.
+"""Quantized weights stored as the codes that their pairs make of them, with a DequantizeLinear alone after them.
 
 Enters the main graph only. Activations keep both nodes of their pairs.
 """
@@ -15,7 +15,7 @@ from qdqtool.passes.quant_params import coding_of, pair_scale
 
 
 def store_integers(view: GraphView) -> int:
-    """Put INT8 numbers in the place of each weight and its QuantizeLinear; a weight with other readers stays, too."""
+    """Put codes in the place of each weight and its QuantizeLinear; a weight with other readers stays, too."""
     editor, uses, stored = Editor(view), count_uses(view), 0
     for tensor, pairs in view.pairs.items():
         for pair in pairs if view.is_constant(tensor) else ():
@@ -31,14 +31,16 @@ def store_integers(view: GraphView) -> int:
     return stored
 
 
-def _codes(view: GraphView, pair: Pair) -> npt.NDArray[np.int8] | None:
-    """What the QuantizeLinear of a weight makes: round(w / s), ties to even, cut off at -128 and 127."""
+def _codes(view: GraphView, pair: Pair) -> npt.NDArray[np.generic] | None:
+    """What the QuantizeLinear of a weight makes: the code nearest to w / s, ties to even, cut off at both ends."""
     coding, scale, value = coding_of(view, pair), pair_scale(view, pair), view.array(pair.tensor)
-    if coding.kind != "int8" or coding.zero.any() or value is None or value.dtype != np.float32:
+    row = coding.format
+    if coding.kind != row.dtype.name or coding.zero.any() or value is None or value.dtype != np.float32:
         return None
     shape = [1] * value.ndim
     if scale.axis is not None:
         shape[scale.axis] = -1
-    steps = np.rint(value.astype(np.float32) / np.asarray(scale.bits).reshape(shape if scale.axis is not None else ()))
-    codes: npt.NDArray[np.int8] = np.clip(steps, coding.low, coding.high).astype(np.int8)
-    return codes
+    steps = row.nearest(
+        value.astype(np.float32, copy=False) / np.asarray(scale.bits).reshape(shape if scale.axis is not None else ())
+    )
+    return np.clip(steps, coding.low, coding.high).astype(row.dtype)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from qdqtool.formats import number_format
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.match.target_points import rounds_everywhere, with_fixed_ranges
 from qdqtool.passes.insert import Inserted
 from qdqtool.passes.rewrites import apply_rewrites
+from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.quantizing.plan import settle
 from qdqtool.scales import ScaleTable
@@ -48,7 +50,10 @@ def place(
     scales = share_scales(settled, table.scales, table.all_zero)
     if not given and rounds_everywhere(options):
         scales = with_fixed_ranges(planned.base.view, options, scales)
-    return QuantizedModel(planned.model, settled, planned.insert(settled, scales, given=given))
+    placed = QuantizedModel(planned.model, settled, planned.insert(settled, scales, given=given))
+    if number_format(options.format).stored == "codes":
+        store_integers(planned.model.view)
+    return placed
 
 
 def fit(quantized: QuantizedModel, options: PlanOptions, *, half: bool) -> QuantizedModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdqtool.formats import number_format
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
@@ -31,7 +32,7 @@ def prepare(model: Model, options: PlanOptions, *, requantize: bool, ends: bool 
     Raises:
         QdqError: an operator cannot be lifted, or pairs cannot be taken out.
     """
-    notes = normalize(model).notes
+    notes = normalize(model, number_format(options.format).opset).notes
     raise_ir(model.proto)
     if requantize:
         peel_model(model, on_asymmetric="widen", ends=ends, opset=opset_of(model.proto), drop_scales=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.edit import Editor
 from qdqtool.graph.view import Node
 
@@ -43,7 +43,9 @@ def rounded(values: Float32, how: Rounding) -> Float32:
     return nearest if how == "even" else nearest + (values - nearest == np.float32(0.5)).astype(np.float32)
 
 
-def fake_quantize(values: Float32, scale: Float32, how: Rounding, codes: tuple[int, int]) -> Float32:
+def fake_quantize(
+    values: Float32, scale: Float32, how: Rounding, codes: tuple[int, int], number_format: NumberFormat = INT8
+) -> Float32:
     """Quantize and dequantize: `scale * clip(round(values / scale), *codes)`, float32 of the same shape.
 
     Args:
@@ -51,13 +53,14 @@ def fake_quantize(values: Float32, scale: Float32, how: Rounding, codes: tuple[i
         scale: float32, of a shape that goes with that of the values.
         how: which way half-way values go.
         codes: the lowest and the largest, `codes` or `weight_codes` of a number format.
+        number_format: whose codes are the nearest, with "even".
     """
     made = np.empty(values.shape, np.float32)
     steps = np.broadcast_to(np.asarray(scale, np.float32), values.shape)
     for part in _blocks(made):
         levels, step = made[part], steps[part]
         np.divide(values[part], step, out=levels)
-        levels[...] = np.rint(levels, out=levels) if how == "even" else rounded(levels, how)
+        levels[...] = number_format.nearest(levels) if how == "even" else rounded(levels, how)
         np.clip(levels, *map(np.float32, codes), out=levels)
         np.multiply(levels, step, out=levels)
     return made

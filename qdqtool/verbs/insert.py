@@ -12,11 +12,13 @@ import onnx
 
 from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.deploying.board_ratios import pays_nowhere
+from qdqtool.deploying.boards import require_format
 from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.forecasting.model_layers import layers_in
+from qdqtool.formats import number_format
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
@@ -88,6 +90,7 @@ def plan_insert(
     float for accuracy, attentions in INT8, requantize points, tensors that are all zero. Takes and raises what `insert`
     does.
     """
+    require_format(number_format(options.plan.format), options.plan.target, options.plan.trt_version)
     opened = _opened(model, options)
     options, _ = _clean(opened, options, data)
     _edit_weights(opened, data, options)
@@ -154,6 +157,8 @@ def insert(
     options, given = options or InsertOptions(), scales is not None
     if data is not None and given:
         raise QdqError("insert", "both data and scales are given", "give one of them")
+    row = number_format(options.plan.format)
+    require_format(row, options.plan.target, options.plan.trt_version)
     keeping_of(options, by_default=False).check(has_data=data is not None)
     opened = _opened(model, options)
     target = output_path(opened, output, ".qdq.onnx")
@@ -184,7 +189,7 @@ def insert(
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
     in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
-    slow = pays_nowhere(in_fp16, in_int8, options.plan.trt_version)
+    slow = pays_nowhere(in_fp16, in_int8, options.plan.trt_version, row)
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""

@@ -12,6 +12,7 @@ from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.formats import number_format
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.match.attention import with_fixed_weights
@@ -129,7 +130,8 @@ def measure_scales(
     plain = _plain_form(planned.base, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     keeping_of(options, by_default=False).check_data(loader)
-    method = "mse" if options.condition else default_method(plain.proto, once=loader.once)
+    row = number_format(options.plan.format)
+    method = default_method(plain.proto, once=loader.once or bool(options.condition), number_format=row)
     how = replace(with_method(options.calibration, method), where=opened.name)
     model = ObservableModel(plain, how.provider, how.where)
     may_keep = first.search is not None or not corrected(plain.proto)

@@ -14,8 +14,9 @@ import onnx
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.engine.predicted_text import format_products
-from qdqtool.engine.products import count_products
+from qdqtool.engine.products import FORMAT_TITLES, count_products
 from qdqtool.files import FileSet, joined
+from qdqtool.formats import INT8
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import give_back
 from qdqtool.graph.model import Model
@@ -91,9 +92,10 @@ class TypedRest:
 
     @functools.cached_property
     def products(self) -> dict[str, int]:
-        """How many convolutions and matrix products multiply in INT8, in half precision and in FP32."""
+        """How many convolutions and matrix products multiply in number formats, in half precision and in FP32."""
         found = count_products(self.choice.graph.view, self.choice.float_type)
-        return {kind: found.get(kind, 0) for kind in ("INT8", self.name.upper(), "FP32")}
+        formats = [title for title in FORMAT_TITLES if title in found] or [INT8.title]
+        return {kind: found.get(kind, 0) for kind in (*formats, self.name.upper(), "FP32")}
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""

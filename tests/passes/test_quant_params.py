@@ -84,8 +84,7 @@ def test_scales_in_half_precision_are_read_exactly() -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (onnx.TensorProto.FLOAT8E4M3FN, r"float8_e4m3fn.*FP8 needs TensorRT 9\.1"),
-        (onnx.TensorProto.INT4, "int4.*TensorRT 10 or later"),
+        (onnx.TensorProto.INT4, r"int4.*INT4 needs TensorRT 10\.0"),
         (onnx.TensorProto.INT16, "int16.*quantize it to symmetric int8"),
     ],
 )

@@ -183,9 +183,9 @@ def test_refusals(text: str, part: str, tmp_path: Path) -> None:
 # Options with a free value that name no file.
 WORDS = {
     "augment", "batch", "betas", "condition", "dask", "distill", "el", "emit", "exclude", "explain", "fail-under",
-    "fix", "for", "formats", "freeze", "heads", "ignore", "input-range", "keep-float", "keep-fp32", "loss-scale",
-    "max-batch", "method", "not-heads", "part", "preprocess", "rename", "schedule", "select", "shapes", "shard", "sm",
-    "steps", "tensors", "trt-version", "workspace",
+    "fix", "for", "format", "formats", "freeze", "heads", "ignore", "input-range", "keep-float", "keep-fp32",
+    "loss-scale", "max-batch", "method", "not-heads", "part", "preprocess", "rename", "schedule", "select", "shapes",
+    "shard", "sm", "steps", "tensors", "trt-version", "workspace",
 }  # fmt: skip
 
 
