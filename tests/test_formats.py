@@ -133,16 +133,17 @@ def test_the_search_rounds_to_the_format_of_a_point(narrow: NumberFormat) -> Non
     )  # type: ignore[union-attr]
 
 
-def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberFormat) -> None:
+def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberFormat, tmp_path: Path) -> None:
     text = "g (float[4] x) => (float[4] y) <float s = {0.5}, int8 z = {0}, int8 l = {-15}, int8 h = {15}> { q = QuantizeLinear(x, s, z) c = Clip(q, l, h) d = DequantizeLinear(c, s, z) y = Relu(d) }"
     view = Model(model_of(text)).view
     coding = coding_of(view, view.pairs["x"][0])
     assert coding.format == narrow and scale_of(view, view.pairs["x"][0], coding).amax == 7.5
     assert pair_scale(view, view.pairs["x"][0]).format == narrow
     with pytest.raises(QdqError, match="quantized to narrow"):
-        peel(model_of(text), PeelOptions("8502", "gpu"))
+        peel(model_of(text), PeelOptions("8502", "gpu"), cache=tmp_path / "narrow.cache")
     with pytest.raises(QdqError, match="quantized to narrow"):
-        peel(model_of(text), PeelOptions("8502", "gpu", force_ptq=True, data={"x": np.ones((4, 4), np.float32)}))
+        ptq = PeelOptions("8502", "gpu", force_ptq=True, data={"x": np.ones((4, 4), np.float32)})
+        peel(model_of(text), ptq, cache=tmp_path / "narrow.cache")
 
 
 # ---------------------------------------------------------------------- FP8
@@ -205,6 +206,19 @@ def test_a_format_that_is_only_read_is_refused() -> None:
     assert in_fp8(model_of(FP8_NET), trt_version="10.3.0").plan.points  # of no board: it may be an H100
 
 
-def test_no_cache_holds_fp8() -> None:
+def test_peel_takes_fp8_out_and_refuses_a_cache_of_it(tmp_path: Path) -> None:
+    plain, file = model_of(FP8_NET), tmp_path / "fp8.onnx"
+    onnx.save(in_fp8(plain).model, file)
+    onnx.save(plain, tmp_path / "plain.onnx")
     with pytest.raises(QdqError, match=r"quantized to fp8, .*FP8 needs TensorRT 9\.1"):
-        peel(in_fp8(model_of(FP8_NET)).model, PeelOptions("8502", "gpu"))
+        peel(file, PeelOptions("8502", "gpu"), cache=tmp_path / "fp8.cache")
+    made = peel(file, PeelOptions("8502", "gpu", source=tmp_path / "plain.onnx"))
+    assert made.model.read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+    assert made.cache is None and not list(tmp_path.glob("*.cache"))
+    bare = peel(file, PeelOptions("8502", "gpu"), output=tmp_path / "bare.onnx")
+    assert any("values of their FP8 codes" in note for note in bare.notes)
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(bare.model).graph.initializer}
+    before = next(onnx.numpy_helper.to_array(one) for one in plain.graph.initializer if one.name == "w")
+    scale = (np.abs(before).max(axis=(1, 2, 3)) / np.float32(448)).reshape(-1, 1, 1, 1)
+    steps = (before / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert weights["w_DQ"].tobytes() == (steps * scale).tobytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from qdqtool.cli.cache_steps import after_cache, after_script
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
@@ -41,13 +40,11 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(
         PeelOptions, args, data=args.data, calibration=_calibration(args), data_options=data_options_from(args)
     )
-    model = Path(args.model)
-    cache = args.cache or model.parent / f"{model.stem}.cache"
-    result = peel(args.model, options, output=args.output, cache=cache)
+    result = peel(args.model, options, output=args.output, cache=args.cache)
     for note in result.notes:
         warn_or_note(note, args)
     if args.json:
-        print_json(_facts(result, str(cache)))
+        print_json(_facts(result))
     else:
         print_lines(_summary(result, options.trt_version, args), args)
     return 0
@@ -71,13 +68,13 @@ def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
     return calibration_options_from(args)
 
 
-def _facts(result: PeelResult, cache: str) -> dict[str, object]:
+def _facts(result: PeelResult) -> dict[str, object]:
     scales = {name: scale.to_json() for name, scale in result.table.scales.items()}
     return {
         "schema": 1,
         "file": str(result.model),
-        "cache": cache,
-        "header": result.cache.header,
+        "cache": None if result.cache is None else str(result.path),
+        "header": None if result.cache is None else result.cache.header,
         "scales": scales,
         "float_outputs": list(result.float_outputs),
         "origins": result.origins,
@@ -94,6 +91,8 @@ def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) 
     from qdqtool.emit.trtexec_flags import has_flag
 
     lines = result.summary()
+    if result.cache is None:
+        return lines
     files = result.model, result.path
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)

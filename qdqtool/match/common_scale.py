@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""INT8 weights whose channels can have one scale, with factors after the product, and those that have it already.
+"""Quantized weights whose channels can have one scale, with factors after the product, and those that have it already.
 
 TensorRT for RTX multiplies the sums of a product by the scale of its operands before it writes them, if the weight has
 one scale; it then writes FP16 where the file says so. With a scale per channel it writes the sums as they are, in FP32.
 `s[c] = s * f[c]` with a power of two for `s` loses nothing: `W / f` has the same INT8 numbers at `s` as `W` at `s[c]`,
-bit for bit. `s` is as large as FP16 allows for the largest sum that the weight can make of any INT8 input. How the
-graph is edited is in `passes/common_scale.py`.
+bit for bit. `s` is as large as FP16 allows for the largest sum that the weight can make of any INT8 input. FP8 is built
+alike. How the graph is edited is in `passes/common_scale.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.formats import INT8
+from qdqtool.formats import NumberFormat, format_of_element
 from qdqtool.graph.edit import traced_rule
 from qdqtool.graph.heads import nodes_before_weights
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, Pair, attribute
@@ -33,9 +33,9 @@ COMMON_SCALE = "common-scale"  # what the trace on the nodes says that carry the
 BIAS = 2  # number of a product's input
 _MATRICES = frozenset({"Gemm", "MatMul"})
 _PRODUCTS = _MATRICES | {"Conv"}
-_LEVELS = -INT8.lowest  # of an INT8 input, at most
 _LARGEST = 2.0**15  # of a sum times its scale: half of what FP16 holds
-_EXPONENTS = (-20, 8)  # of the scale of a weight: 127 steps of it are FP16 numbers
+_EXPONENTS = (-20, 8)  # of the scale of a weight: its largest code is an FP16 number
+_MOST_HALF = 65504.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class ChannelScales:
         rank: of the weight.
         scale: the one scale, a power of two.
         factors: float32[C], of the channels.
+        format: of the codes.
     """
 
     node: Node
@@ -57,6 +58,7 @@ class ChannelScales:
     rank: int
     scale: np.float32
     factors: Float32
+    format: NumberFormat
 
     def at(self, scale: np.float32) -> ChannelScales:
         """The same with another power of two."""
@@ -109,16 +111,17 @@ def _channel_scales(view: GraphView, node: Node) -> ChannelScales | None:
         return None
     scales, weight = view.array(pair.dequantize.inputs[1]), view.array(pair.tensor)
     step = _input_scale(view, node.inputs[1 - index])
-    if scales is None or weight is None or step is None:
+    row = _symmetric_format(view, pair)
+    if scales is None or weight is None or step is None or row is None:
         return None
     axis, rank = output_axis(node, index, weight.ndim), weight.ndim
     if scales.shape != (weight.shape[axis],) or _axis_of(pair, rank) != axis:
         return None
-    scale = _common(weight, scales, axis, step)
+    scale = _common(weight, scales, axis, step, row)
     if scale is None:
         return None
     factors = scales.astype(np.float32, copy=False) / scale
-    return ChannelScales(node, pair, axis, rank, scale, factors)
+    return ChannelScales(node, pair, axis, rank, scale, factors, row)
 
 
 def _pair_of(view: GraphView, node: Node, index: int) -> Pair | None:
@@ -130,17 +133,18 @@ def _pair_of(view: GraphView, node: Node, index: int) -> Pair | None:
     pair = next((one for one in view.pairs.get(view.root(name), ()) if one.dequantize is maker), None)
     if pair is None or pair.between or len(view.pairs[pair.tensor]) != 1:
         return None
-    return pair if _is_symmetric(view, pair) else None
+    return None if _symmetric_format(view, pair) is None else pair
 
 
-def _is_symmetric(view: GraphView, pair: Pair) -> bool:
-    """Whether both nodes of a pair have the same float32 scales, and zero points of int8 that are 0."""
+def _symmetric_format(view: GraphView, pair: Pair) -> NumberFormat | None:
+    """The format of a pair both of whose nodes have the same float32 scales, and zero points that are 0; else None."""
     if any(node.inputs[1] != pair.dequantize.inputs[1] or len(node.inputs) < 3 for node in pair.nodes):
-        return False
-    scale = view.array(pair.dequantize.inputs[1])
-    zeros = [view.array(node.inputs[2]) for node in pair.nodes]
-    known = all(INT8.has_zero_point(zero) for zero in zeros)
-    return known and scale is not None and scale.dtype == np.float32
+        return None
+    scale, zero = view.array(pair.dequantize.inputs[1]), view.constant_tensor(pair.dequantize.inputs[2])
+    row = None if zero is None else format_of_element(zero.data_type)
+    if row is None or scale is None or scale.dtype != np.float32:
+        return None
+    return row if all(row.has_zero_point(view.array(node.inputs[2])) for node in pair.nodes) else None
 
 
 def _is_plain(view: GraphView, node: Node) -> bool:
@@ -178,16 +182,17 @@ def _pads_with_zeros(view: GraphView, node: Node) -> bool:
 
 
 def _common(
-    weight: npt.NDArray[np.generic], scales: npt.NDArray[np.generic], axis: int, step: float
+    weight: npt.NDArray[np.generic], scales: npt.NDArray[np.generic], axis: int, step: float, row: NumberFormat
 ) -> np.float32 | None:
-    """The largest power of two with which no sum leaves FP16's range, whatever INT8 numbers go in; None for none."""
+    """The largest power of two with which no sum leaves FP16's range, whatever codes go in; None for none."""
     others = tuple(one for one in range(weight.ndim) if one != axis)
     sizes = np.abs(weight.astype(np.float32, copy=False)).sum(axis=others, dtype=np.float64)
     numbers = sizes / scales.astype(np.float64) + weight.size / weight.shape[axis] / 2  # rounding adds half at most
-    largest = float(numbers.max()) * _LEVELS * step
+    largest = float(numbers.max()) * -row.lowest * step
     if not 0 < largest < math.inf:
         return None
-    exponent = min(math.floor(math.log2(_LARGEST / largest)), _EXPONENTS[1])
+    most = min(_EXPONENTS[1], math.floor(math.log2(_MOST_HALF / row.largest)))
+    exponent = min(math.floor(math.log2(_LARGEST / largest)), most)
     return np.float32(math.ldexp(1.0, exponent)) if exponent >= _EXPONENTS[0] else None
 
 

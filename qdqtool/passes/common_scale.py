@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives INT8 weights one scale for all channels, with factors after the product; and back: `match/common_scale.py`.
+"""Gives weights one scale for all channels, with factors after the product; and back: `match/common_scale.py`.
 
 A Div by the factors stands between a weight and its pair, a Mul after the product; a bias is added after that. What
 is behind keeps its names.
@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat, format_of_element
 from qdqtool.graph.edit import Editor, count_uses, release, traced_rule
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.match.common_scale import (
@@ -23,20 +23,20 @@ from qdqtool.match.common_scale import (
     common_scale_weights,
 )
 from qdqtool.match.late_bias import LATE_BIAS, LateBias, placed_biases
+from qdqtool.passes.insert import zero_point_name
 from qdqtool.rulebook import RuleBook
 
 _TRACE = (("rule", COMMON_SCALE),)
-_ZERO_POINT = "qdqtool_zero_point"
 
 
 def place_common_scales(view: GraphView, rules: RuleBook) -> int:
     """Give weights one scale where they have one for each channel; edits the graph, whose function stays."""
     late = {one.product.key: one for one in placed_biases(view)}
     found, editor, uses = channel_scales(view, rules), Editor(view), count_uses(view)
-    zero = _zero_point(view, editor) if found else ""
+    zeros = {row: _zero_point(view, editor, row) for row in dict.fromkeys(one.format for one in found)}
     for one in found:
         read = [name for node in one.pair.nodes for name in node.inputs[1:]]
-        _rescale(editor, one, zero)
+        _rescale(editor, one, zeros[one.format])
         for name in read:
             release(editor, uses, name)
         _multiply(editor, one, late.get(one.node.key))
@@ -45,11 +45,12 @@ def place_common_scales(view: GraphView, rules: RuleBook) -> int:
     return len(found)
 
 
-def _zero_point(view: GraphView, editor: Editor) -> str:
+def _zero_point(view: GraphView, editor: Editor, row: NumberFormat) -> str:
     """The zero point of pairs with one scale."""
-    if _ZERO_POINT in view.initializers and view.shape(_ZERO_POINT) == ():
-        return _ZERO_POINT
-    return editor.add_initializer(editor.unique_name(_ZERO_POINT), INT8.zero_point())
+    name = zero_point_name(row)
+    if name in view.initializers and view.shape(name) == ():
+        return name
+    return editor.add_initializer(editor.unique_name(name), row.zero_point())
 
 
 def _rescale(editor: Editor, one: ChannelScales, zero: str) -> None:
@@ -111,7 +112,9 @@ def _restore_pair(view: GraphView, editor: Editor, uses: Counter[str], weight: C
     quantize, divide = weight.pair.quantize, weight.divide
     tensor = weight.pair.tensor if divide is None else divide.inputs[0]
     scales = editor.add_initializer(editor.unique_name(f"{tensor}_scale"), weight.scales)
-    zeros = editor.add_initializer(editor.unique_name(f"{tensor}_zeros"), INT8.zero_point(weight.scales.size))
+    zero = view.constant_tensor(weight.pair.dequantize.inputs[2])
+    row = (None if zero is None else format_of_element(zero.data_type)) or INT8
+    zeros = editor.add_initializer(editor.unique_name(f"{tensor}_zeros"), row.zero_point(weight.scales.size))
     for node in weight.pair.nodes:
         for place, name in ((1, scales), (2, zeros)):
             release(editor, uses, node.inputs[place])

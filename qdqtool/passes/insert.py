@@ -81,6 +81,11 @@ def insert_pairs(view: GraphView, plan: Plan, scales: Mapping[str, Scale], *, gi
     return Inserted(tuple(added), tuple(kept), chosen, tuple(estimated))
 
 
+def zero_point_name(row: NumberFormat, *shape: int) -> str:
+    """The name of the zero point that pairs of a format share."""
+    return "_".join(["qdqtool_zero_point", *([] if row.dtype == np.int8 else [row.name]), *map(str, shape)])
+
+
 def is_estimated(pair: Pair) -> bool:
     """Whether the scale of a pair was estimated without data, as the trace on its Q or the name of the scale says."""
     node = pair.quantize or pair.dequantize
@@ -242,7 +247,7 @@ class _PairWriter:
     def _zero_point(self, kind: NumberFormat, size: int) -> str:
         if (kind, size) not in self._zero:
             shape = (size,) if size else ()
-            base = "_".join(["qdqtool_zero_point", *([] if kind.dtype == np.int8 else [kind.name]), *map(str, shape)])
+            base = zero_point_name(kind, *shape)
             there = self.view.array(base) if base in self.view.initializers else None
             if there is None or there.shape != shape or not kind.has_zero_point(there):
                 base = self.editor.add_initializer(self.editor.unique_name(base), kind.zero_point(*shape))

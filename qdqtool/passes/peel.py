@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.model import Model
 from qdqtool.graph.order import read_names
@@ -57,15 +57,21 @@ class Peeled:
     codes: dict[str, WeightCode] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def uncached(self) -> tuple[str, NumberFormat] | None:
+        """The first tensor of a number format that no calibration cache holds, and that format; None for none."""
+        scales = (*self.scales.items(), *self.weights.items())
+        return next(((tensor, scale.format) for tensor, scale in scales if not scale.format.cache), None)
+
     def refuse_other_formats(self) -> None:
         """Refuse scales of a number format that no calibration cache holds.
 
         Raises:
             QdqError: there is one.
         """
-        for tensor, scale in (*self.scales.items(), *self.weights.items()):
-            if not scale.format.cache:
-                raise OtherTypeError(tensor, scale.format.name)
+        if self.uncached is not None:
+            tensor, row = self.uncached
+            raise OtherTypeError(tensor, row.name)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ def peel(
         options: see `PeelOptions`.
         output: file for the clean model; for a path the default is `<name>.peeled.onnx` beside it.
         cache: file for the cache; for a path the default is `<name>.cache` beside it. What stands in it and why goes
-            into `<cache>.json`.
+            into `<cache>.json`. Without one here, pairs of a format that no cache holds are taken out and none is
+            written.
 
     Raises:
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
@@ -121,11 +122,22 @@ def peel(
     target, cache_path, places = _checked_places(opened, options, output, cache)
     options, said = with_known(options, opened, options.data, anew=options.force_ptq)
     opened, record = _without_types(opened)
-    peeled, table, notes = _take_out(opened, options)
+    wants_cache = cache is not None or options.target == "dla" or bool(options.emit)
+    peeled, table, notes = _take_out(opened, options, wants_cache=wants_cache)
     clean = _clean_model(opened, options, record, notes)
     if options.lower_opset:
         notes += _lowered(clean, options.trt_version)
     notes[:0] = [*said, *_warnings(clean, options)]
+    if peeled.uncached is not None:
+        _, row = peeled.uncached
+        notes.append(f"no cache is written: none holds {row.title}")
+        if options.source is None:
+            notes.append(f"weights are the values of their {row.title} codes; --source gives them as they were before")
+        given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None)
+        kept = ScaleTable(peeled.scales)
+        return PeelResult(
+            given, None, kept, (), {}, dict(Counter(one.origin for one in kept.scales.values())), tuple(notes), Baked()
+        )
     flat = _inlined(clean, notes)
     wide = widen_named(flat) if is_typed(flat) else Widened(flat)
     found, covered, baked = _decide(opened, wide.model, peeled, table, options)
@@ -160,7 +172,7 @@ def peel(
         emitted=emitted,
         weights=baked,
         target=options.target,
-        path=cache,
+        path=cache_path if cache is None else cache,
         data=table.provenance.data,
         layers=layers,
         dla=_dla_report(found.view, found.plan, options),
@@ -225,7 +237,7 @@ def _without_types(opened: Model) -> tuple[Model, PrecisionRecord | None]:
     return take_out_types(opened, record), record
 
 
-def _take_out(opened: Model, options: PeelOptions) -> tuple[Peeled, ScaleTable, list[str]]:
+def _take_out(opened: Model, options: PeelOptions, *, wants_cache: bool) -> tuple[Peeled, ScaleTable, list[str]]:
     """The pairs' scales, the table that calibration left in the metadata, and notes; the model is plain after it."""
     inlined = inline_quantized(opened)
     paired = write_pairs(opened, lift=False)
@@ -246,9 +258,11 @@ def _take_out(opened: Model, options: PeelOptions) -> tuple[Peeled, ScaleTable, 
         opset=opset,
         drop_scales=options.force_ptq,
     )
-    if not options.force_ptq or options.target != "dla":  # for a GPU, scales of pairs are taken in any case
+    if wants_cache and (
+        not options.force_ptq or options.target != "dla"
+    ):  # for a GPU, scales of pairs are taken anyway
         peeled.refuse_other_formats()
-    if peeled.estimated and not options.allow_estimated and not options.force_ptq:
+    if peeled.uncached is None and peeled.estimated and not options.allow_estimated and not options.force_ptq:
         part = f"{len(peeled.estimated)} of {len(peeled.scales)} scales"
         reason = f"{part} were estimated without data, such as that of {peeled.estimated[0]}"
         raise QdqError(opened.name, reason, "insert --data calibrates; --allow-estimated writes them anyway")

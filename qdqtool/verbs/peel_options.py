@@ -99,7 +99,7 @@ class PeelResult(Displayed, Generic[ModelT]):
 
     Attributes:
         model: a path, ModelProto or gs.Graph.
-        cache: what TensorRT reads.
+        cache: what TensorRT reads; None where no cache holds the format of the pairs.
         table: the same scales with their origin; for "dla" also what has none, and why.
         float_outputs: for "gpu", outputs of INT8 groups without a scale: they stay in float.
         shared_scales: for "dla", tensor -> the one whose scale it took.
@@ -115,7 +115,7 @@ class PeelResult(Displayed, Generic[ModelT]):
     """
 
     model: ModelT
-    cache: Cache
+    cache: Cache | None
     table: ScaleTable
     float_outputs: tuple[str, ...]
     shared_scales: dict[str, str]
@@ -132,13 +132,16 @@ class PeelResult(Displayed, Generic[ModelT]):
     def headline(self) -> str:
         """The model, the header of the cache and its scales, what has none."""
         lacking = f", {len(self.table.unscaled)} tensors without" if self.table.unscaled else ""
-        return f"{model_name(self.model)}: {self.cache.header}, {counted(len(self.table), 'scale')}{lacking}"
+        header = "no cache" if self.cache is None else self.cache.header
+        return f"{model_name(self.model)}: {header}, {counted(len(self.table), 'scale')}{lacking}"
 
     def summary(self) -> list[str]:
         """What `qdqtool peel` prints, without what to do next."""
         place = "" if self.path is None else f"wrote {self.path}: "
         scales, equal = counted(len(self.table), "scale"), self.origins.get("equal", 0)
         lines = written(self.model)
+        if self.cache is None:
+            return lines
         lines.append(f"{place}{self.cache.header}, {scales}, {equal} of them copied from tensors of the same values")
         if self.target == "dla":
             origins = ", ".join(f"{number} {_FOUND[origin]}" for origin, number in sorted(self.origins.items()))
