@@ -129,6 +129,7 @@ class AttentionForm(Fusion):
         least: tokens, at least, on either side.
         most: keys, at most.
         most_queries: queries, at most; as many as keys where a rule does not say.
+        output: whether what comes out has to have a pair, too.
     """
 
     int8: bool
@@ -137,6 +138,7 @@ class AttentionForm(Fusion):
     least: int = 0
     most: int = 0
     most_queries: int = 0
+    output: bool = True
 
 
 @dataclass(frozen=True)

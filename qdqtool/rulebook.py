@@ -58,6 +58,7 @@ class RuleBook:
     stacked_concats: tuple[StackedOperand, ...] = ()
     unfolded: tuple[UnfoldedOperator, ...] = ()
     named: Mapping[str, Rule] = field(default_factory=dict)
+    format: str = "int8"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,6 +156,7 @@ def _assemble(
         stacked_concats,
         unfolded,
         named,
+        number_format,
     )
 
 
@@ -177,7 +179,8 @@ def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
 
 def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
     needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"most_queries"})
-    common = common_words(path, entry, frozenset({"match", "int8"}), needed | more | {"half"})
+    common = common_words(path, entry, frozenset({"match", "int8"}), needed | more | {"half", "output"})
+    output = choice(path, {"output": "pair", **entry}, "output", ("pair", "none")) != "none"
     int8 = choice(path, entry, "int8", ("one-kernel", "no")) != "no"
     half = choice(path, {"half": "one-kernel", **entry}, "half", ("one-kernel", "no")) != "no"
     given = (needed | more) & entry.keys()
@@ -192,7 +195,7 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
         todo = "write head_sizes = [16, 32], least = 2, most = 512"
         raise QdqError(path, f"rule {common['name']!r}: its sizes are not whole numbers", todo)
     words: dict[str, Any] = {**common, **numbers, "head_sizes": tuple(sizes)}
-    return AttentionForm(**words, steps=chain_of(path, entry), int8=int8, half=half)
+    return AttentionForm(**words, steps=chain_of(path, entry), int8=int8, half=half, output=output)
 
 
 def _consumer(path: Path, entry: Mapping[str, Any]) -> Int8Consumer:

@@ -222,3 +222,34 @@ def test_peel_takes_fp8_out_and_refuses_a_cache_of_it(tmp_path: Path) -> None:
     scale = (np.abs(before).max(axis=(1, 2, 3)) / np.float32(448)).reshape(-1, 1, 1, 1)
     steps = (before / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
     assert weights["w_DQ"].tobytes() == (steps * scale).tobytes()
+
+
+ATTENTION = """
+net (float[1,4,64,32] q, float[1,4,32,64] k, float[1,4,64,32] v) => (float[1,4,64,32] y)
+<float d = {5.6}> { s = MatMul(q, k) m = Div(s, d) p = Softmax(m) y = MatMul(p, v) }
+"""
+
+
+def attention_in(target: str, **placing: Any) -> Any:
+    options = PlanOptions(target, format="fp8", attention="int8", **placing)
+    data = {name: np.random.default_rng(2).standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    return insert(model_of(ATTENTION), data=data, options=InsertOptions(options, keep_float=0, allow_empty=True))
+
+
+SHAPES = {"q": (1, 4, 64, 32), "k": (1, 4, 32, 64), "v": (1, 4, 64, 32)}
+
+
+def test_fp8_attention_has_a_fixed_scale_after_its_softmax_and_on_rtx_no_pair_on_its_output() -> None:
+    made = attention_in("rtx")
+    assert [one.int8 for one in made.plan.attentions] == [True]
+    view = Model(made.model).view
+    assert set(view.pairs) == {"q", "k", "p", "v"}
+    scale = view.array(view.pairs["p"][0].dequantize.inputs[1])
+    assert scale is not None and scale.tobytes() == (np.float32(1) / np.float32(448)).tobytes()
+
+
+def test_tensorrt_wants_the_pair_on_the_output_of_fp8_attention_and_has_it_from_10_6_on() -> None:
+    (one,) = attention_in("gpu").plan.attentions
+    assert "no operator after its output" in one.reason
+    (one,) = attention_in("gpu", trt_version="10.3.0").plan.attentions
+    assert one.reason == "Attention in FP8 is one kernel from TensorRT 10.6 on."

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head attention in a graph: which nodes it is, its sizes, and whether it is to be built as one INT8 kernel.
+"""Multi-head attention in a graph: which nodes it is, its sizes, and whether it is built as one quantized kernel.
 
 Rules name the forms (`[[attention]]`): a chain from the product of queries and keys to the product with the values.
-INT8 needs a pair on all of queries, keys, what the Softmax gives, values and what comes out. With some of them the
-kernel falls apart into more layers than float has, so an attention has all of its pairs or none.
+INT8 needs a pair on all of queries, keys, what the Softmax gives, values and what comes out; FP8 on what comes out only
+where its rule says so. With some of them the kernel falls apart into more layers than float has, so an attention has
+all of its pairs or none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from qdqtool.decisions import Decisions
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, number_format
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, Use, attribute
@@ -26,11 +27,12 @@ from qdqtool.scales import Scale
 
 _BOOKS = 8  # rule books whose tries are kept
 _SOFTMAX = "Softmax"
+_NAMED_SIZES = 4  # sizes of heads that a message lists
 _SOFTMAX_SCALE = INT8.scale_of(1.0)  # what a Softmax gives lies in [0, 1]
 _UNMEASURED = "auto needs --data to measure the loss; --attention int8 quantizes it without data"
 _ASKED = "--attention float keeps it in float"
 _IN_DECODER = "in a DETR-like decoder, which stays in float; --decoder int8 quantizes it"
-_FITS = "one INT8 kernel, as all of its tensors have pairs"
+_FITS = "one {} kernel, as all of its tensors have pairs"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Attention:
         reason: why it does, or does not.
         is_open: whether only a measurement is missing for it to get them.
         points: the tensors on which its pairs stand; known once they are placed.
+        output: whether what comes out has one of them.
     """
 
     rule: str
@@ -54,6 +57,7 @@ class Attention:
     reason: str = ""
     is_open: bool = False
     points: tuple[str, ...] = ()
+    output: bool = True
 
     @property
     def key(self) -> str:
@@ -96,18 +100,20 @@ def find_attentions(
     trie = _trie_of(rules)
     chains = [chain for node in view.nodes if (chain := trie.longest(view, node)) is not None]
     forms: dict[str, AttentionForm] = {form.name: form for form in rules.attentions}
-    measured = decisions.attention or {}
+    measured, title = decisions.attention or {}, number_format(rules.format).title
     found = []
     for chain in chains:
-        made = _attention_of(chain)
-        reason = _obstacle(view, chain, forms[chain.rule.name], free=how == "int8")
+        form = forms[chain.rule.name]
+        made = replace(_attention_of(chain), output=form.output)
+        reason = _obstacle(view, chain, form, title, free=how == "int8")
         if not reason and (how == "float" or made.key in floats):
             reason = _ASKED
         if not reason and made.key in decoder:
             reason = _IN_DECODER
         if not reason and how == "auto":
             reason = measured.get(made.key, _UNMEASURED)
-        found.append(replace(made, int8=not reason, reason=reason or _FITS, is_open=reason is _UNMEASURED))
+        fits = _FITS.format(title)
+        found.append(replace(made, int8=not reason, reason=reason or fits, is_open=reason is _UNMEASURED))
     return tuple(found)
 
 
@@ -122,13 +128,13 @@ def _attention_of(chain: Chain) -> Attention:
     return Attention(chain.rule.name, nodes, softmax.key if softmax is not None else "")
 
 
-def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool) -> str:
-    """Why an attention is not built as one INT8 kernel, by its form and sizes; "" where it is."""
+def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, title: str, *, free: bool) -> str:
+    """Why an attention is not built as one kernel of a format, by its form and sizes; "" where it is."""
     made = _attention_of(chain)
     if not form.int8:
         return form.why
     ends = view.is_output(made.key) or made.key in view.captured or not _readers(view, made.key)
-    if ends and made.key not in view.pairs:
+    if form.output and ends and made.key not in view.pairs:
         return "no operator after its output leaves room for its last Q/DQ pair"
     shapes = known_shapes(view)
     scores = shapes.get(made.weights, ())
@@ -142,7 +148,7 @@ def _obstacle(view: GraphView, chain: Chain, form: AttentionForm, *, free: bool)
     heads, queries, keys = found
     queries |= {size for size in scores[-2:-1] if size is not None}
     keys |= {size for size in scores[-1:] if size is not None}
-    return _size_obstacle(form, heads, queries, keys, free=free or (len(scores) > 1 and None not in scores[-2:]))
+    return _size_obstacle(form, title, heads, queries, keys, free=free or (len(scores) > 1 and None not in scores[-2:]))
 
 
 def _sizes(view: GraphView, made: Attention, shapes: Mapping[str, Shape]) -> tuple[set[int], set[int], set[int]] | None:
@@ -188,21 +194,24 @@ def _layout(node: Node, *, is_second: bool) -> tuple[tuple[int, int, int], ...] 
     return found if out.endswith(before + behind) else None
 
 
-def _size_obstacle(form: AttentionForm, heads: set[int], queries: set[int], keys: set[int], *, free: bool) -> str:
-    fitting = ", ".join(map(str, form.head_sizes))
+def _size_obstacle(
+    form: AttentionForm, title: str, heads: set[int], queries: set[int], keys: set[int], *, free: bool
+) -> str:
+    sizes = [str(size) for size in form.head_sizes]
+    fitting = f"{sizes[0]}, {sizes[1]} ... {sizes[-1]}" if sizes[_NAMED_SIZES:] else ", ".join(sizes)
     if not heads:
-        return f"how many values a head has is not known: INT8 needs {fitting}"
+        return f"how many values a head has is not known: {title} needs {fitting}"
     if len(heads) > 1:
-        return f"heads of {min(heads)} and {max(heads)} values: INT8 needs one size of {fitting}"
+        return f"heads of {min(heads)} and {max(heads)} values: {title} needs one size of {fitting}"
     if not heads <= set(form.head_sizes):
-        return f"heads of {min(heads)} values: INT8 needs {fitting}"
+        return f"heads of {min(heads)} values: {title} needs {fitting}"
     for what, tokens, most in (("tokens", keys, form.most), ("queries", queries, form.most_queries)):
         if tokens and max(tokens) > most:
-            return f"{max(tokens)} {what}: INT8 takes up to {most}"
+            return f"{max(tokens)} {what}: {title} takes up to {most}"
     if min(queries | keys, default=form.least) < form.least:
-        return f"{min(queries | keys)} token: INT8 needs {form.least} or more"
+        return f"{min(queries | keys)} token: {title} needs {form.least} or more"
     if not free:
-        return f"its number of tokens is dynamic, and INT8 takes up to {form.most}; --attention int8 quantizes it"
+        return f"its number of tokens is dynamic, and {title} takes up to {form.most}; --attention int8 quantizes it"
     return ""
 
 
@@ -218,11 +227,11 @@ def _readers(view: GraphView, tensor: str) -> list[Use]:
 
 
 def output_reads(view: GraphView, one: Attention) -> list[Use]:
-    """The reads of what an attention gives, which go through its last pair."""
-    return _readers(view, one.key)
+    """The reads of what an attention gives, which go through its last pair; none where it has none."""
+    return _readers(view, one.key) if one.output else []
 
 
 def with_fixed_weights(scales: Mapping[str, Scale], attentions: Collection[Attention]) -> dict[str, Scale]:
-    """The scales, that of what the Softmax of an INT8 attention gives being 1/127 whatever the data were."""
+    """The scales, that of what the Softmax of a quantized attention gives being for 1 whatever the data were."""
     fixed = Scale.of(_SOFTMAX_SCALE, origin="bound", method=_SOFTMAX)
     return {**scales, **{one.weights: fixed for one in attentions if one.int8}}

@@ -131,9 +131,9 @@ class Plan(Displayed):
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
         lines = [f"Q/DQ pairs on {activations} and {weights}, around {groups}"]
         if any(one.int8 for one in self.attentions):
-            lines[0] += (
-                f"; {sum(one.int8 for one in self.attentions)} of {counted(len(self.attentions), 'attention')} in INT8"
-            )
+            title = next((point.format.title for point in self.points), INT8.title)
+            chosen = sum(one.int8 for one in self.attentions)
+            lines[0] += f"; {chosen} of {counted(len(self.attentions), 'attention')} in {title}"
         if self.refusals:
             rules = sorted({r.rule for r in self.refusals})
             counts = ((rule, sum(r.rule == rule for r in self.refusals)) for rule in rules)

@@ -85,8 +85,25 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  z = Relu(conv)
 }""".replace("float[4,4] m,", "float[4,4] m, float[4,1] c1,")  # fmt: skip
 
-# guard, node, tensor by which a chain comes in, start of the chain, lets through
+WIDE = """g (float[1,32,8,8] x, float[N,32] rows, float[1,32] row, float[32,1] column) => (float[N,32] z)
+<float[32,32,3,3] w3, float[32,32,7,7] w7, float[8,32,1,1] w8, float[32,32] m, float[32,8] n>
+{
+ w_conv = Conv(x, w3)
+ w_large = Conv(x, w7)
+ w_few = Conv(x, w8)
+ w_rows = MatMul(rows, m)
+ w_row = MatMul(row, m)
+ w_column = Gemm<transA=1>(column, m)
+ w_narrow = MatMul(rows, n)
+ z = Relu(rows)
+}"""
+
+# guard, node, tensor by which a chain comes in, start of the chain, lets through; nodes called w_ are those of WIDE
 CASES = [
+    ("large_kernel", "w_large", "", "", True), ("large_kernel", "w_conv", "", "", False),
+    ("few_channels", "w_few", "", "", True), ("few_channels", "w_conv", "", "", False),
+    ("narrow_matrix", "w_narrow", "", "", True), ("narrow_matrix", "w_rows", "", "", False),
+    ("one_row", "w_row", "", "", True), ("one_row", "w_column", "", "", True), ("one_row", "w_rows", "", "", False),
     ("depthwise", "dw", "", "", True), ("depthwise", "conv", "", "", False), ("depthwise", "one_in", "", "", False), ("depthwise", "t", "", "", False),
     ("weight", "conv", "", "", True), ("weight", "conv_computed", "", "", False), ("weight", "t", "", "", False),
     ("bias", "add_cb", "conv", "conv", True), ("bias", "add_c3", "conv", "conv", True), ("bias", "add_one", "conv", "conv", True),
@@ -129,7 +146,7 @@ def view() -> object:
 
 @pytest.mark.parametrize(("name", "key", "entry", "start", "through"), CASES, ids=[f"{c[0]}-{c[1]}" for c in CASES])
 def test_a_guard_lets_through_and_stops(name: str, key: str, entry: str, start: str, through: bool) -> None:
-    view = view_of(TEXT)
+    view = view_of(WIDE if key.startswith("w_") else TEXT)
     site = MatchSite(view, node_of(view, key), entry, node_of(view, start) if start else None)
     assert constraint_named(name)(site) is through
 
@@ -150,8 +167,15 @@ def test_every_guard_is_tested_both_ways() -> None:
 def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
     named = {
         step.constraint
-        for rules in (load_rules("gpu"), load_rules("rtx"))
-        for rule in (*rules.fusions, *rules.consumers, *rules.commutes, *rules.weights, *rules.attentions)
+        for rules in (load_rules("gpu"), load_rules("rtx"), load_rules("gpu", number_format="fp8"))
+        for rule in (
+            *rules.fusions,
+            *rules.consumers,
+            *rules.commutes,
+            *rules.weights,
+            *rules.attentions,
+            *rules.floats,
+        )
         for step in rule.steps
     }
     assert named - {""} == set(_CONSTRAINTS) - {"depthwise", "zero_or_copy"}, "those are for rules of one's own"
