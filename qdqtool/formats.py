@@ -46,6 +46,10 @@ class NumberFormat:
         cache: whether a calibration cache holds its scales.
         method: calibration method of activations, where none is asked for.
         stored: whether a weight stands in a file as "float", with both nodes of its pair, or as "codes".
+        roles: of tensors that are quantized.
+        operators: products whose weights are quantized; empty for all.
+        blocks: lengths of the blocks of a weight that have one scale, the best first; empty where none has blocks.
+        scale: name of the ONNX element type that scales of blocks are rounded to before there are codes.
     """
 
     name: str
@@ -62,6 +66,10 @@ class NumberFormat:
     cache: bool
     method: str
     stored: Literal["float", "codes"]
+    roles: tuple[str, ...] = ("activation", "weight")
+    operators: tuple[str, ...] = ()
+    blocks: tuple[int, ...] = ()
+    scale: str = "FLOAT"
 
     @property
     def codes(self) -> tuple[int, int]:
@@ -118,8 +126,8 @@ def number_formats() -> dict[str, NumberFormat]:
     names = [one.name for one in fields(NumberFormat)]
     found = {}
     for row in read_toml(path, RULES)["format"]:
-        values = {name: row[name] for name in names}
-        lists = {name: tuple(row[name]) for name in ("per_channel", "since")}
+        values = {name: row[name] for name in names if name in row}
+        lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         found[row["name"]] = NumberFormat(**{**values, **lists})
     return found
 

@@ -44,6 +44,7 @@ class Scale(Displayed):
         rule: name of the rule that asked for it, if one did.
         samples: number of samples seen, 0 where none.
         format: of the codes that the scale is a step of.
+        block: how many values along `axis` share one of the scales, which have the axes of the tensor then; 0: all.
     """
 
     bits: Float32
@@ -53,6 +54,7 @@ class Scale(Displayed):
     rule: str = ""
     samples: int = 0
     format: NumberFormat = INT8
+    block: int = 0
 
     @classmethod
     def of(cls, value: object, **facts: Any) -> Scale:

@@ -20,6 +20,7 @@ import onnx
 
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.builder import names_in
+from qdqtool.graph.tensors import BITS
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
 
 TRACE = "qdqtool."
@@ -59,7 +60,11 @@ class Editor:
         """A new initializer under a name that `unique_name` gave."""
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         tensor = self.view.graph.initializer.add(name=name, dims=value.shape, data_type=kind)
-        stored = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
+        if BITS[kind] < 8:  # two values in a byte
+            packed = onnx.numpy_helper.from_array(np.ascontiguousarray(value)).raw_data
+            stored: npt.NDArray[np.generic] = np.frombuffer(packed, np.uint8)
+        else:
+            stored = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
         store = self.view.store
         if store is None or not store.put(tensor, stored):
             tensor.raw_data = stored.tobytes()
@@ -80,6 +85,7 @@ class Editor:
         axis: int | None = None,
         to: int | None = None,
         trace: _Trace = (),
+        more: Mapping[str, int] | None = None,
     ) -> None:
         """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
 
@@ -92,11 +98,13 @@ class Editor:
             axis: value of the attribute `axis`, where it has one.
             to: value of the attribute `to`, the element type that a Cast makes.
             trace: (key, value) of its metadata_props, each key after "qdqtool.".
+            more: attributes beside these.
         """
         proto = self.view.graph.node.add()
         proto.CopyFrom(self._template(op, axis, to, trace))
         proto.name = output if output not in self._labels else self.unique_name(output)
         self._labels.add(proto.name)
+        proto.attribute.extend(onnx.helper.make_attribute(key, value) for key, value in (more or {}).items())
         proto.input.extend(inputs)
         proto.output.append(output)
         where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)

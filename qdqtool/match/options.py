@@ -24,6 +24,7 @@ DecoderType = Literal["float", "int8"]
 AttentionType = Literal["auto", "int8", "float"]
 
 _DIGITS = 9  # of a number of operators
+_BLOCKS = (16, 32, 64, 128)  # that TensorRT for RTX builds into a product
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class PlanOptions(TargetOptions):
         depthwise: None for the target's policy.
         attention: "auto" decides by `Decisions.attention`.
         format: number format of the pairs, a row of rules/formats.toml that is written.
+        block: for formats with blocks; None is the longest of the format's lengths that divides the axis.
     """
 
     target: str = option(
@@ -156,7 +158,18 @@ class PlanOptions(TargetOptions):
         group=ADVANCED,
     )
     format: str = option(
-        "int8", "--format", "number format of the pairs: int8 (default), fp8; see docs/formats.md", metavar="F"
+        "int8",
+        "--format",
+        "number format of the pairs: int8 (default), fp8, int4 (weights alone); see docs/formats.md",
+        metavar="F",
+    )
+    block: int | None = option(
+        None,
+        "--block",
+        "values of an INT4 weight that share a scale (default: the largest of 128, 64, 32 that divides the axis)",
+        metavar="N",
+        read=int,
+        group=ADVANCED,
     )
 
     def __post_init__(self) -> None:
@@ -166,6 +179,10 @@ class PlanOptions(TargetOptions):
             value = getattr(self, name)
             if one.choices is not None and value is not None and value not in one.choices:
                 raise QdqError(one.flags[0], f"{value!r} is not one", f"choose {' or '.join(one.choices)}")
+        if self.block is not None and self.block not in _BLOCKS:
+            raise QdqError(
+                f"--block {self.block}", "is no length of a block", f"choose {' or '.join(map(str, _BLOCKS))}"
+            )
 
     def rule_book(self) -> RuleBook:
         """What the target can do at this version, the user's own rules before it, weight scales as asked for.

@@ -42,6 +42,7 @@ class Point:
         raised: of a second pair, whether its scale is the next larger float32: the same integers, and no pair that the
             compiler merges with the first.
         format: of the codes that its pair makes.
+        block: of a weight, how many values along `axis` share a scale; 0 where there are no blocks.
     """
 
     tensor: str
@@ -55,6 +56,7 @@ class Point:
     repeats: tuple[str, ...] = ()
     raised: bool = False
     format: NumberFormat = INT8
+    block: int = 0
 
     def format_reason(self) -> str:
         """The reason, and whose scale it is where that is another's."""
@@ -150,6 +152,7 @@ _LEFT = {  # rule of a refusal -> what was left, and why
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
     "weighted": ("operator", " whose weight cannot be quantized"),
+    "weight-blocks": ("operator", " whose weight the number format does not take"),
     "attention": ("product", " of attention"),
     "control-flow": ("operator", " inside If, Loop or Scan"),
     "local-function": ("operator", " inside local functions"),

@@ -23,6 +23,7 @@ from qdqtool.match.pair_placement import Placer
 from qdqtool.match.plan import Plan, PlanOptions, Refusal, head_noun
 from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
 from qdqtool.match.restrict_plan import leave_all_zero
+from qdqtool.match.weight_points import weight_points
 from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
 
@@ -87,18 +88,24 @@ class Planner:
         if floats is None:
             decoder = _float_decoder(view, self._heads, rules, options)
             refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
-        attentions = self._attentions_with(floats or ())
-        points_at = self.decisions.requantize_points
-        placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
-        points, refusals = placer.place()
-        if (chosen := number_format(options.format)) != INT8:
+        chosen, attentions = number_format(options.format), tuple[Attention, ...]()
+        if "activation" in chosen.roles:
+            attentions, points_at = self._attentions_with(floats or ()), self.decisions.requantize_points
+            placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
+            points, refusals = placer.place()
+            stayed, attentions = placer.floats, placer.attentions
+        else:
+            kept = {**dict.fromkeys(stay, ("float-head", "a detection head that stays in float")), **refused}
+            points, refusals = weight_points(view, chosen, options.block, kept)
+            stayed = set(kept)
+        if chosen != INT8:
             points = [replace(point, format=chosen) for point in points]
         if (noun := head_noun(self._heads)) != "detection head":
             reason = f"an {noun} that stays in float: its values have no bounds that the graph shows"
             refusals = [replace(one, reason=reason) if one.rule == "float-head" else one for one in refusals]
         refusals += self._bodies
-        stayed = tuple(sorted(placer.floats))
-        made = Plan(tuple(points), tuple(refusals), tuple(self._heads), stayed, self._groups, placer.attentions)
+        heads, sites = tuple(self._heads), tuple(sorted(stayed))
+        made = Plan(tuple(points), tuple(refusals), heads, sites, self._groups, attentions)
         return leave_all_zero(view, made, self._all_zero)
 
     def _attentions_with(self, floats: Collection[str]) -> tuple[Attention, ...]:

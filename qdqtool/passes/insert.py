@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
+import onnx
 
+from qdqtool.amax.weight_blocks import BlockLayout
 from qdqtool.errors import QdqError
 from qdqtool.formats import NumberFormat
-from qdqtool.graph.edit import TRACE, Editor
+from qdqtool.graph.edit import TRACE, Editor, count_uses, release
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_rank
@@ -193,12 +196,15 @@ def _shared(scale: Scale) -> Scale:
 def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> Scale:
     """The scale of a weight: the one given, else abs-max by the largest code (127 in INT8) per channel in float32.
 
-    A channel of zeros takes the tensor's largest: zero stays zero.
+    A channel of zeros takes the tensor's largest: zero stays zero. Scales of blocks are rounded to the type that the
+    format's row names.
 
     Raises:
         QdqError: a weight with NaN or Inf or without a value, a scale that does not fit it.
     """
     given = scales.get(point.tensor)
+    if point.block:
+        return _block_scale(view, point, given)
     if given is not None:
         _check_fits(view, point, given)
         return given.in_format(point.format)
@@ -219,6 +225,34 @@ def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> 
     bits = np.maximum(point.format.scale_of(amax), _TINY)
     axis = None if point.axis is None else point.axis % rank
     return Scale(bits, axis, "derived", "abs-max", point.rule, format=point.format)
+
+
+def _block_scale(view: GraphView, point: Point, given: Scale | None) -> Scale:
+    """The scales of a weight's blocks: those given for these blocks, else abs-max of each."""
+    if given is not None and (given.axis, given.block) == (point.axis, point.block):
+        return given
+    bits = block_layout(point).scales(block_weight(view, point))
+    return Scale(bits, point.axis, "derived", "abs-max", point.rule, format=point.format, block=point.block)
+
+
+def block_layout(point: Point) -> BlockLayout:
+    """How the weight of a point is cut into blocks."""
+    kind = int(onnx.TensorProto.DataType.Value(point.format.scale))
+    return BlockLayout(int(point.axis or 0), point.block, point.format, kind)
+
+
+def block_weight(view: GraphView, point: Point) -> npt.NDArray[np.float32]:
+    """The values of a weight with blocks.
+
+    Raises:
+        QdqError: they cannot be read, or hold NaN or Inf.
+    """
+    value = view.array(point.tensor)
+    if value is None or value.dtype != np.float32:
+        raise QdqError(point.tensor, "a weight whose value cannot be read", "fold constants first")
+    if not np.isfinite(value).all():
+        raise QdqError(point.tensor, "the weight holds NaN or Inf", "repair the model")
+    return np.asarray(value, np.float32)
 
 
 def _check_fits(view: GraphView, point: Point, scale: Scale) -> None:
@@ -243,6 +277,7 @@ class _PairWriter:
         self.editor = Editor(view)
         self._zero: dict[tuple[NumberFormat, int], str] = {}
         self._by_key = {node.key: node for node in view.every}
+        self._uses = count_uses(view)
 
     def _zero_point(self, kind: NumberFormat, size: int) -> str:
         if (kind, size) not in self._zero:
@@ -257,6 +292,9 @@ class _PairWriter:
     def write(self, point: Point, scale: Scale) -> None:
         """A new pair after the tensor, read by the point's consumers."""
         editor, name = self.editor, point.tensor
+        if point.block:
+            self._write_codes(point, scale)
+            return
         size = int(scale.bits.size) if scale.bits.ndim else 0
         ending = ESTIMATED if scale.origin == "estimated" else "_scale"
         scale_name = editor.add_initializer(editor.unique_name(name + ending), np.asarray(scale.bits))
@@ -272,6 +310,23 @@ class _PairWriter:
             DEQUANTIZE, [quantized, scale_name, zero], back, beside=beside, after=after, axis=axis, trace=trace
         )
         self._reroute(point, back)
+
+    def _write_codes(self, point: Point, scale: Scale) -> None:
+        """Codes with a DequantizeLinear in the place of a weight; a weight with other readers stays, too."""
+        editor, name = self.editor, point.tensor
+        codes = block_layout(point).codes(block_weight(self.view, point), scale.bits)
+        inputs = [
+            editor.add_initializer(editor.unique_name(f"{name}_Q"), codes),
+            editor.add_initializer(editor.unique_name(f"{name}_scale"), scale.bits),
+        ]
+        trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))
+        back = editor.unique_name(f"{name}_DQ")
+        beside, after = self._place(point)
+        more = {"block_size": point.block}
+        editor.add_node(DEQUANTIZE, inputs, back, beside=beside, after=after, axis=point.axis, trace=trace, more=more)
+        self._reroute(point, back)
+        for _ in point.reads:
+            release(editor, self._uses, name)
 
     def join(self, point: Point, pair: Pair) -> None:
         """Let the point's consumers that are not after the pair yet read it."""

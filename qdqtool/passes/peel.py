@@ -27,7 +27,7 @@ from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.next_scale import first_scales
-from qdqtool.passes.quant_params import OnAsymmetric, OtherTypeError, coding_of, pair_scale, scale_of
+from qdqtool.passes.quant_params import OnAsymmetric, OtherTypeError, block_scale, coding_of, pair_scale, scale_of
 from qdqtool.passes.rewrites import undo_rewrites
 from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
 from qdqtool.scales import Scale
@@ -246,6 +246,9 @@ def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetr
     for tensor, pairs in view.pairs.items():
         constant = view.is_constant(tensor)
         for pair in pairs:
+            if (blocks := block_scale(view, pair)) is not None:
+                carried.weights[tensor] = blocks
+                continue
             try:
                 coding = coding_of(view, pair)
                 _check_one_scale(view, pair)

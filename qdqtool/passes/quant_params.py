@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.formats import FP8, INT8, NumberFormat, number_formats
+from qdqtool.formats import FP8, INT8, NumberFormat, format_of_element, number_formats
 from qdqtool.graph.view import QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.scales import Scale
 
@@ -149,6 +149,17 @@ def pair_scale(view: GraphView, pair: Pair) -> Scale:
         raise QdqError(
             pair.tensor, f"the scale of its Q/DQ: {error.reason}", "TensorRT refuses it: repair the model"
         ) from None
+
+
+def block_scale(view: GraphView, pair: Pair) -> Scale | None:
+    """The scales of a weight that is stored as codes of a format with one scale per block; None for other pairs."""
+    stored, node = view.constant_tensor(pair.dequantize.inputs[0]), pair.dequantize
+    row = None if stored is None else format_of_element(stored.data_type)
+    block, value = int(str(attribute(node, "block_size", 0))), view.array(node.inputs[1])
+    if pair.quantize is not None or row is None or not row.blocks or not block or value is None:
+        return None
+    axis = int(str(attribute(node, "axis", 1)))
+    return Scale(value.astype(np.float32), axis, "qdq", format=row, block=block)
 
 
 def _check_sizes(view: GraphView, pair: Pair, node: Node, scales: int) -> None:

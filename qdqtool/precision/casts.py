@@ -21,7 +21,7 @@ from qdqtool.graph.nodes import captured_names, may_have_bodies
 from qdqtool.graph.order import wrapped
 from qdqtool.graph.tensors import constant_value
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Use, attribute
 from qdqtool.precision.assignment import (
     PRECISION,
     PrecisionRecord,
@@ -60,8 +60,9 @@ def apply_types(model: Model, assignment: TypeAssignment, rounding: Rounding | N
     Every tensor and node keeps its name. A tensor that is read in another type than it is made in gets one Cast, which
     its readers share (`x_fp16`, `x_fp32`). An output whose type is kept is cast at the end, and so has its own name.
     QuantizeLinear, DequantizeLinear and their scales stay float32: a Cast stands in front of the one and behind the
-    other. Constants are stored in the type in which they are read, twice where there are readers of both. Operators
-    that cannot have the type (`fixed_types.fixed_float32`) stay FP32 whatever the assignment says.
+    other. Scales of a weight's blocks have the type of the product instead, which a Cast would keep from fusing.
+    Constants are stored in the type in which they are read, twice where there are readers of both. Operators that
+    cannot have the type (`fixed_types.fixed_float32`) stay FP32 whatever the assignment says.
 
     Returns:
         The typed model, with the record "precision" in its metadata; the same model gives the same bytes.
@@ -84,6 +85,10 @@ class _Caster:
         self.in_float32 = {
             node.index for node in self.view.every if node.key in float32 or node.op in (QUANTIZE, DEQUANTIZE)
         }
+        blocks = (node for node in self.view.every if is_blocks(self.view, node))
+        self.as_read: set[int] = set()
+        self.as_read = {node.index for node in blocks if self._read_in_half(node)}
+        self.in_float32 -= self.as_read
         self.editor = Editor(self.view)
         self.rounding = rounding
         self.twins: dict[str, str] = {}
@@ -116,6 +121,11 @@ class _Caster:
 
     # ------------------------------------------------------------------ what has which type
 
+    def _read_in_half(self, node: Node) -> bool:
+        """Whether all that read what a DequantizeLinear makes read it in the type of 16 bits."""
+        uses = self.view.consumers(node.key)
+        return all(self._wants(use.node, use.index) == self.rest for use in uses) and not self.view.is_output(node.key)
+
     def _is_float(self, name: str) -> bool:
         return self.types.get(name) == FLOAT
 
@@ -127,6 +137,8 @@ class _Caster:
 
     def _gives(self, node: Node, place: int) -> int:
         """The type of one output of a node, if it is a float."""
+        if node.index in self.as_read:
+            return self.rest
         places = half_places(node, self.opset, self.rest)
         return self._type(node) if places is not None and places.gives(place) else FLOAT
 
@@ -134,6 +146,8 @@ class _Caster:
         """The type in which a node reads one input, if it is a float; 0 for either."""
         if reads_any_type(node, place):
             return 0
+        if node.index in self.as_read:
+            return self.rest
         places = half_places(node, self.opset, self.rest)
         return self._type(node) if places is not None and places.reads(place) else FLOAT
 
@@ -238,6 +252,11 @@ class _Caster:
         for value in graph.output:
             if value.type.tensor_type.elem_type == FLOAT and self._is_float(value.name):
                 value.type.tensor_type.elem_type = self.at_border
+
+
+def is_blocks(view: GraphView, node: Node) -> bool:
+    """Whether a DequantizeLinear reads a constant with one scale per block."""
+    return node.op == DEQUANTIZE and bool(attribute(node, "block_size", 0)) and view.is_constant(node.inputs[0])
 
 
 def _retype(proto: onnx.NodeProto, rest: int) -> None:

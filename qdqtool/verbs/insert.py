@@ -28,6 +28,7 @@ from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.target_points import refuse_empty
+from qdqtool.match.weight_points import blocks_note
 from qdqtool.measuring.keep_float import with_borrowed_scales
 from qdqtool.measuring.sensitivity_runner import QuantizedForm
 from qdqtool.metadata import store_table, stored_table
@@ -54,6 +55,7 @@ from qdqtool.verbs.insert_measure import (
     keeping_of,
     measure_conditioned,
     measure_scales,
+    measure_weights,
 )
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
 from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
@@ -181,9 +183,10 @@ def insert(
         costly = float_cost_notes(planned.base, scaled.plan, options.plan, scaled.table, scaled.stored)
     on_gpu = options.plan.target in ("gpu", "rtx")
     in_fp16 = layers_in(planned.base, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
-    placed = place(planned, scaled.plan, scaled.table, options.plan, given=given)
+    table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
+    placed = place(planned, scaled.plan, table, options.plan, given=given)
     proto = placed.model.proto
-    if data is not None:
+    if data is not None and scaled.table.scales:
         store_table(proto, scaled.table)
     if options.dq_only:
         store_integers(placed.model.view)
@@ -207,6 +210,7 @@ def insert(
         table=scaled.table,
         notes=(
             *(*said, *edited.notes, *prepared.notes, *scaled.notes, *quantized.notes),
+            *blocks_note(scaled.plan.weights),
             *_kept_notes(proto, quantized.plan, chosen_now=bool(options.condition) or data is not None),
             *(
                 *costly,
@@ -289,6 +293,9 @@ def _plan_and_scales(
     if data is not None:
         if not options.allow_empty:
             refuse_empty(base.view, decided, opened.name)  # before the data are run
+        if "activation" not in number_format(placing.format).roles:
+            measured = measure_weights(planned, opened, decided, data, options, measured)
+            return _Scaled(decided, table, stored, table, measured, notes)
         table, measured = measure_scales(planned, opened, decided, data, options, measured)
         advised = measured.notes
         decided = plan_pairs(base, placing, stored, table)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
@@ -22,6 +23,7 @@ from qdqtool.match.target_points import rounds_everywhere
 from qdqtool.measuring.attention_choice import choose_attentions, tentative
 from qdqtool.measuring.keep_float import Keeping, LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
 from qdqtool.measuring.output_loss import NOTABLE_LOSS
+from qdqtool.measuring.weight_search import counted_moments, search_scales
 from qdqtool.observers.options import with_method
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
@@ -33,7 +35,7 @@ from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
-from qdqtool.scales import ScaleTable
+from qdqtool.scales import Scale, ScaleTable
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -57,6 +59,7 @@ class InsertMeasurement:
         meter: of the loss at the outputs, against the float model as it was given.
         same_model: whether the search ran the model that the meter runs.
         ranges: the values of every tensor, where float types are to be chosen by them.
+        weights: weight -> scales of its blocks; they are too many for a table.
     """
 
     notes: tuple[str, ...] = ()
@@ -64,6 +67,7 @@ class InsertMeasurement:
     meter: LossMeter | None = None
     same_model: bool = False
     ranges: ValueRanges | None = None
+    weights: Mapping[str, Scale] = field(default_factory=dict)
 
     @property
     def reference(self) -> OutputReference | None:
@@ -171,6 +175,33 @@ def measure_scales(
     same_model = first.meter is None and first.search is None
     ranges = None if keep is None else keep.ranges
     return table, InsertMeasurement(advised, search, meter, same_model, ranges)
+
+
+def measure_weights(
+    planned: PlannedModel,
+    opened: Model,
+    decided: Plan,
+    data: Data | DataLoader,
+    options: InsertOptions,
+    first: InsertMeasurement,
+) -> InsertMeasurement:
+    """Scales of the blocks of weights, for a format that leaves activations as they are.
+
+    Raises:
+        QdqError: what stays in float for accuracy is asked for, and what `counted_moments` refuses.
+    """
+    if keeping := keeping_of(options, by_default=False):
+        reason = f"is for formats of activations, and --format {options.plan.format} is for weights alone"
+        raise QdqError(keeping.option, reason, "name operators: --keep-float NAMES")
+    plain = _plain_form(planned.base, opened, options)
+    loader = open_loader(data, inputs_of(plain.graph), options.data_options)
+    how = replace(with_method(options.calibration), where=opened.name)
+    model = ObservableModel(plain, how.provider, how.where)
+    moments, samples = counted_moments(model, loader, decided, progress=how.progress)
+    found = search_scales(model, decided, moments, samples)
+    release_freed_memory()
+    meter = first.meter or LossMeter.of(samples_of(model, loader))
+    return InsertMeasurement(meter=meter, weights=found)
 
 
 def judge_typed(
