@@ -9,7 +9,7 @@ import onnx
 import onnx.reference
 import pytest
 
-from qdqtool.amax.weight_blocks import RATIOS, BlockLayout, Moments, block_of
+from qdqtool.amax.weight_blocks import BlockLayout, Moments, block_of
 from qdqtool.formats import INT4
 
 HALF, BFLOAT = int(onnx.TensorProto.FLOAT16), int(onnx.TensorProto.BFLOAT16)
@@ -87,7 +87,7 @@ def test_the_search_never_loses_more_than_rounding_and_a_lone_large_weight_is_cu
     errors = [np.square(inputs @ (layout.values(layout.codes(weight, s), s) - weight)).mean() for s in (plain, found)]
     assert errors[1] < errors[0] / 2
     assert (found <= plain).all()
-    assert (found[0] <= plain[0] * np.float32(RATIOS[-1]) * 1.001).mean() > 0.9
+    assert (found[0] / plain[0]).mean() < 0.6
     assert (lost >= 0).all()
 
 
