@@ -85,6 +85,11 @@ class BlockLayout:
         """What the codes stand for, in float32."""
         return self.joined(self.cut(codes.astype(np.float32)) * np.moveaxis(scales, self.axis, 0)[:, None])
 
+    def error(self, weight: Float32, scales: Float32, moments: Float64) -> float:
+        """The error e' M e of all channels at some scales, with the moments of `searched`."""
+        cut = self.cut(self.values(self.codes(weight, scales), scales) - weight)
+        return float(np.einsum("bkn,bkn->", moments.astype(np.float32) @ cut, cut, dtype=np.float64))
+
     def searched(self, weight: Float32, moments: Float64 | None) -> tuple[Float32, Float64]:
         """Scales at which the product of a block loses least: e' M e, where e is the error of the block's values.
 

@@ -121,8 +121,11 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     written = Path(str(result.model))
     if (result.inserted.kept or result.requantized) and not result.conditioned:
         return "; ".join(peeled_first(args, written))
+    alone = not result.plan.activations  # a format of weights
+    if alone and result.conditioned:
+        return "try: a smaller --block"
     if not result.conditioned:
-        free = result.max_output_loss is None and args.keep_float is None
+        free = result.max_output_loss is None and args.keep_float is None and not alone
         instead = f", or --max-output-loss {LARGE_LOSS} in its place" if free else ""
         return f"try: {conditioned_insert(args, written)}{instead}"
     if result.max_output_loss is None:

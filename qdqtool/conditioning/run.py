@@ -25,11 +25,13 @@ from qdqtool.conditioning.relu6_stats import measure_cuts
 from qdqtool.conditioning.shift_step import run_shift
 from qdqtool.conditioning.smooth_step import Muls, Smoothed, run_smooth
 from qdqtool.conditioning.weight_clipping import LEAST_CLIP, find_limits
+from qdqtool.conditioning.weight_smoothing import smooth_for_weights
 from qdqtool.conditioning.workspace import Workspace
 from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.data.single_samples import SingleSamples
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
+from qdqtool.formats import number_format
 from qdqtool.graph.edit import get_metadata, set_metadata
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.model import Model
@@ -149,6 +151,10 @@ class _Run:
         Samples that judge what dividing does to the outputs are not counted: few samples flatter factors made of them.
         """
         work, steps, factors = self.work, self.settings.steps, self.settings.factors
+        if "activation" not in number_format(self.settings.plan.format).roles:
+            if "smooth" in steps:
+                smooth_for_weights(work, factors)
+            return None, None
         held = HeldOut(work.samples)
         smoothing = "smooth" in steps
         judging = bool({"equalize", "smooth", "shift"} & set(steps))

@@ -209,7 +209,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         """What the model loses at its outputs, what was tried in float, and what would reach what was asked for."""
         if self.output_loss is None or self.output_loss.value is None:
             return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
-        phrases = ["may lose much in INT8"] if self.output_loss.large else []
+        title = next((point.format.title for point in self.plan.points), "INT8")
+        phrases = [f"may lose much in {title}"] if self.output_loss.large else []
         phrases.append(self.output_loss.summary())
         return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
 

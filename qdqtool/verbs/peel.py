@@ -124,7 +124,7 @@ def peel(
     opened, record = _without_types(opened)
     wants_cache = cache is not None or options.target == "dla" or bool(options.emit)
     peeled, table, notes = _take_out(opened, options, wants_cache=wants_cache)
-    clean = _clean_model(opened, options, record, notes)
+    clean = _clean_model(opened, options, record, notes, codes=peeled.uncached is not None)
     if options.lower_opset:
         notes += _lowered(clean, options.trt_version)
     notes[:0] = [*said, *_warnings(clean, options)]
@@ -274,8 +274,13 @@ def _take_out(opened: Model, options: PeelOptions, *, wants_cache: bool) -> tupl
     return peeled, table, notes
 
 
-def _clean_model(opened: Model, options: PeelOptions, record: PrecisionRecord | None, notes: list[str]) -> Model:
-    """The peeled model, or the source with the weights that changed since, where one is given."""
+def _clean_model(
+    opened: Model, options: PeelOptions, record: PrecisionRecord | None, notes: list[str], *, codes: bool
+) -> Model:
+    """The peeled model, or the source with the weights that changed since, where one is given.
+
+    Weights that are stored as `codes` cannot be written into the source, and without them no other change fits it.
+    """
     rest = TensorProto.FLOAT if record is None else record.assignment.rest
     if options.source is None:
         if record is not None:
@@ -287,6 +292,10 @@ def _clean_model(opened: Model, options: PeelOptions, record: PrecisionRecord | 
     source = open_model(options.source)
     if has_qdq(source.view) or any(chain.kind for chain in find_fake_quantization(source.view)):
         raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
+    if codes:
+        if edits_of(opened.proto):
+            notes.append("the source is given as it is: edits of condition are in the codes, and not in its weights")
+        return source
     if edits_of(opened.proto):
         inline_products(source)  # as condition did
     cut = replay_cuts(source, opened.proto)

@@ -15,6 +15,7 @@ import pytest
 
 from qdqtool import InsertOptions, PeelOptions, insert, peel, plan
 from qdqtool.errors import QdqError
+from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 
@@ -189,3 +190,57 @@ def test_pairs_that_are_there_stay() -> None:
     again = insert(made, options=INT4).model
     assert again.SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
     assert len(Model(again).view.pairs) == 3
+
+
+NORMED = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[n, 6, 64] x) => (float[n, 6, 64] y)
+<float[64] g = {0}, float[64] b = {0}, float[64, 128] w1 = {0}, float[128, 64] w2 = {0}>
+{
+    h = LayerNormalization<axis = -1>(x, g, b)
+    m1 = MatMul(h, w1)
+    r1 = Relu(m1)
+    m2 = MatMul(r1, w2)
+    y = Softmax<axis = -1>(m2)
+}
+"""
+
+
+def normed() -> onnx.ModelProto:
+    """A norm whose channels differ in size by a factor of 100, as outlier channels of transformers do."""
+    model, rng = onnx.parser.parse_model(NORMED), np.random.default_rng(3)
+    for tensor in model.graph.initializer:
+        value = (rng.standard_normal(tuple(tensor.dims)) * 0.1).astype(np.float32)
+        if tensor.name == "g":
+            value = np.where(np.arange(64) % 16 == 5, 20, 0.2).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    return model
+
+
+def test_smoothing_goes_into_the_norm_before_and_gives_large_channels_finer_codes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    data = [{"x": rng.standard_normal((1, 6, 64)).astype(np.float32)} for _ in range(24)]
+    source = tmp_path / "m.onnx"
+    onnx.save(normed(), source)
+    made = {
+        condition: insert(
+            source,
+            data=data[:12],
+            options=InsertOptions(PlanOptions(format="int4", block=16), condition=condition),
+            output=tmp_path / f"q{condition}.onnx",
+        ).model
+        for condition in ("", "smooth")
+    }
+    plain, smooth = (onnx.load(str(path)) for path in made.values())
+    assert [node.op_type for node in plain.graph.node] == [node.op_type for node in smooth.graph.node]
+    assert {edit["site"] for edit in edits_of(smooth)} >= {"h"}
+    exact = [run(normed(), feed) for feed in data[12:]]
+    errors = [
+        sum(float(np.square(run(model, feed) - at).sum()) for feed, at in zip(data[12:], exact, strict=True))
+        for model in (plain, smooth)
+    ]
+    assert errors[1] < 0.9 * errors[0]
+    options = PeelOptions(trt_version="8.6.1", source=source)
+    notes = peel(made["smooth"], options, output=tmp_path / "back.onnx").notes
+    assert (tmp_path / "back.onnx").read_bytes() == source.read_bytes()
+    assert any("edits of condition" in note for note in notes)
