@@ -329,6 +329,30 @@ def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.N
     return float(np.where(np.isnan(lost), 1.0, lost).mean()) if lost.size else 0.0
 
 
+def sample_losses(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.NDArray[np.floating]]) -> Float64:
+    """What each sample of one output loses: the mean over its channels of error^2 / variance, none more than 1.
+
+    Channels and their variance are those of `channel_loss`. How the loss moves with the samples follows from it; the
+    loss itself also looks at places, which no sample has alone.
+
+    Returns:
+        float64[samples].
+    """
+    if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
+        return np.ones(len(wanted))
+    one_shape = len({array.shape for array in wanted}) == 1
+    count, channels = len(wanted) if one_shape else 1, _channels(wanted)
+    with np.errstate(over="ignore", invalid="ignore"):
+        signal = np.concatenate([_spread(one[None].astype(np.float64), count) for one in channels])
+    alive, found = signal > 0, []
+    for want, have in zip(wanted, got, strict=True):
+        ours, theirs = (_by_channel(one) if one_shape else one.reshape(1, -1) for one in (want, have))
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = ((ours.astype(np.float64) - theirs) ** 2).sum(axis=1)[alive] * len(wanted) / signal[alive]
+        found.append(np.minimum(np.where(np.isfinite(error), error, 1.0), 1.0).mean() if alive.any() else 0.0)
+    return np.array(found)
+
+
 def _lost(wanted: Float64, got: Float64, count: int) -> tuple[Float64, Float64]:
     """Of each channel, whether it varies (1, else 0), and what is lost of it."""
     signal, squares = _spread(wanted, count), (wanted - got) ** 2

@@ -107,10 +107,10 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         best = "best with --labels and other images" if result.output_loss.reads else "tensor by tensor"
         first = f"that says little of the task, so measure first, {best}: "
         first += measured_first(args, Path(str(result.model)), result.output_loss)
-        warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args)
+        warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args, wrap=True)
         return 0
     miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"
-    write_error(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}")
+    write_error(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}", wrap=True)
     return 1
 
 

@@ -18,7 +18,7 @@ from qdqtool.errors import printable
 from qdqtool.progress import in_log
 
 _WIDTH = 100  # columns of a warning in a terminal
-_COMMAND = re.compile(r"(?:(?<=: )|(?<=; )|(?<=run ))(qdqtool [a-z]+ [^;,()]+)")
+_COMMAND = re.compile(r"(?:(?<=: )|(?<=; )|(?<=run )|(?<=then ))(qdqtool [a-z]+ [^;,()]+)")
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -34,10 +34,10 @@ def print_lines(lines: Iterable[str], args: argparse.Namespace, *, asked: bool =
         write_lines(printable(line, None) for line in lines)
 
 
-def warn(text: str, args: argparse.Namespace, kind: str = "warning") -> None:
-    """One line on stderr, unless --quiet."""
+def warn(text: str, args: argparse.Namespace, kind: str = "warning", *, wrap: bool = False) -> None:
+    """A warning on stderr, unless --quiet; see `write_error`."""
     if not args.quiet:
-        write_error(f"qdqtool: {kind}: {printable(text)}")
+        write_error(f"qdqtool: {kind}: {printable(text)}", wrap=wrap)
 
 
 def warn_or_note(text: str, args: argparse.Namespace) -> None:
@@ -47,10 +47,15 @@ def warn_or_note(text: str, args: argparse.Namespace) -> None:
     warn(text, args, "note" if TAKEN in text else "warning")
 
 
-def write_error(line: str) -> None:
-    """One line on stderr, after what stdout was given: both may go to one log. A terminal gets it wrapped."""
+def write_error(line: str, *, wrap: bool = False) -> None:
+    """A line on stderr, after what stdout was given: both may go to one log.
+
+    Args:
+        line: the text.
+        wrap: wrap it, as a terminal gets it, in a log, too: of a text with several commands to copy.
+    """
     flush_stdout()
-    lines = wrapped(line) if sys.stderr.isatty() else [line]
+    lines = wrapped(line) if wrap or sys.stderr.isatty() else [line]
     sys.stderr.write("".join(f"{one}\n" for one in lines))
 
 

@@ -68,7 +68,7 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
         return
     first = f"that says little of the task, so measure first: {measured_cache(args, result.path, result.output_loss)}"
     less = f"to lose less: {cache_that_loses_less(args, result.path)}"
-    warn(f"{result.path}: loses much in INT8; {result.output_loss.summary()}; {first}; {less}", args)
+    warn(f"{result.path}: may lose much in INT8; {result.output_loss.summary()}; {first}; {less}", args, wrap=True)
 
 
 def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task that a model is judged by on given data: labels, agreement with the reference, or fidelity of the outputs.
+"""The task that a model is judged by on given data: labels, agreement with the reference, or the signal at its outputs.
 
 A task reads the outputs of each run and computes figures from all that it read. The reference is the FP32 model of the
 user, or what `evaluate` takes for the baseline. `choose_task` is the only place that chooses a task.
@@ -32,13 +32,13 @@ from qdqtool.evaluation.decode.head import HeadDecoder, Size
 from qdqtool.evaluation.decode_options import DecodeOptions, Metric, Selection
 from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
-from qdqtool.evaluation.fidelity import error_sums, fidelity
 from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.inference import decoder_for
 from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
 from qdqtool.evaluation.labels_boxes import BoxLabels
 from qdqtool.evaluation.labels_classes import ClassLabels
 from qdqtool.evaluation.metrics import MeasuredModel
+from qdqtool.evaluation.output_signal import compared_outputs, output_signal
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.graph.class_rows import ClassRows
 
@@ -216,19 +216,19 @@ class BoxAgreement:
 
 
 @dataclass(frozen=True)
-class OutputFidelity:
-    """What is kept of FP32's outputs."""
+class OutputSignal:
+    """What is kept of the signal at FP32's outputs."""
 
-    title: str = "fidelity of the outputs (1 - error / signal, worst output)"
+    title: str = "signal at the outputs"
     compares: bool = True
 
     def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
-        """Sums of the run, one for all its samples."""
-        return [error_sums(reference, outputs)]
+        """FP32's outputs and the model's, sample by sample."""
+        return list(compared_outputs(reference, outputs, len(chunk.geometries), first))
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
-        """One less the share of error."""
-        return fidelity(found)
+        """One less the loss at the outputs."""
+        return output_signal(found)
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ def choose_task(
 
 
 def unlabeled_task(outputs: Outputs, size: Size, options: TaskOptions, name: str = "model") -> ChosenTask:
-    """Agreement with the reference where its outputs can be read, else fidelity.
+    """Agreement with the reference where its outputs can be read, else the signal at its outputs.
 
     Args:
         outputs: of the reference, of one run.
@@ -330,24 +330,24 @@ def unlabeled_task(outputs: Outputs, size: Size, options: TaskOptions, name: str
         return ChosenTask(ClassAgreement(), ("no labels: compared with the best class of FP32",))
     if options.is_automatic and not any(values.dtype.kind == "f" for values in outputs.values()):
         why = QdqError(name, "cannot be measured on a task: there are no labels and no float output", COMPARE)
-        return _fidelity("no labels and no float output: compared by the share of equal values", why)
+        return _at_outputs("no labels and no float output: compared by the share of equal values", why)
     try:
         decoder = decoder_for(options.reading, outputs, size, options.rows)
     except QdqError as error:
         if not options.is_automatic:
             raise
-        note = "no labels and no decoder that fits: compared by the error of the outputs"
-        return _fidelity(note, _unread(name, error))
+        note = "no labels and no decoder that fits: compared by the loss at the outputs"
+        return _at_outputs(note, _unread(name, error))
     if not _has_pycocotools():
         missing = MissingPackageError("pycocotools", "is not installed, and agreement of boxes needs it", _INSTALL)
-        note = f"no labels, and comparing boxes needs pycocotools ({_INSTALL}): compared by the error of the outputs"
-        return _fidelity(note, missing)
+        note = f"no labels, and comparing boxes needs pycocotools ({_INSTALL}): compared by the loss at the outputs"
+        return _at_outputs(note, missing)
     _refuse_more_names(decoder, options)
     return ChosenTask(BoxAgreement(decoder), ("no labels: compared with the boxes of FP32",))
 
 
-def _fidelity(note: str, unread: QdqError) -> ChosenTask:
-    return ChosenTask(OutputFidelity(), (note,), unread=unread)
+def _at_outputs(note: str, unread: QdqError) -> ChosenTask:
+    return ChosenTask(OutputSignal(), (note,), unread=unread)
 
 
 def _unread(name: str, error: QdqError) -> QdqError:
@@ -355,11 +355,11 @@ def _unread(name: str, error: QdqError) -> QdqError:
 
 
 def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
-    """The task, or fidelity where FP32 finds no box that agreement could be held against."""
+    """The task, or the signal at the outputs where FP32 finds no box that agreement could be held against."""
     if not isinstance(chosen.task, BoxAgreement) or any((one.scores > SURE).any() for one in found):
         return chosen
-    note = f"FP32 finds no box above a score of {SURE} in {len(found)} samples: compared by the error of the outputs"
-    return ChosenTask(OutputFidelity(), (note, "check that --preprocess is what the model was trained with"))
+    note = f"FP32 finds no box above a score of {SURE} in {len(found)} samples: compared by the loss at the outputs"
+    return ChosenTask(OutputSignal(), (note, "check that --preprocess is what the model was trained with"))
 
 
 def _refuse_more_names(decoder: Decoder, options: TaskOptions) -> None:

@@ -18,13 +18,13 @@ from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
-from qdqtool.deploying.loss_bounds import loss_warning
 from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.write_files import refuse_unwritable
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
+from qdqtool.evaluation.loss_scale import Word
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, figure_json, loss_between, loss_in_words
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
@@ -131,6 +131,7 @@ class Outcome:
 
     Attributes:
         loss: on the samples that nothing was chosen by.
+        word: how much that is (`evaluation/loss_scale.py`).
         reference: FP32's own figure there.
         warning: what is told where it loses a lot and nobody said how much it may lose; else "".
         build: what builds the engine.
@@ -140,6 +141,7 @@ class Outcome:
     """
 
     loss: Figure
+    word: Word
     reference: float
     warning: str
     build: BuildScript
@@ -245,6 +247,7 @@ class _Deployment:
             chosen_by=self.chosen_by,
             samples=self._split.counts,
             loss=outcome.loss,
+            word=outcome.word,
             meets=_within(outcome.loss, options.max_loss),
             warning=outcome.warning,
             slow=slow,
@@ -334,7 +337,8 @@ class _Deployment:
             )
         made = self._made[candidate.name]
         judged = target_of_candidate(candidate, made, self._target)
-        loss = judge.loss(judged)
+        judgment = judge.judgment(judged)
+        loss, word = loss_between(judge.reference, judgment.figure), judge.word(judgment)
         left = layers_left(candidate, made, self._target)
         self._job = replace(self._job, dla_warning=left.warning)
         self._beat.begin(f"{candidate.name}: writing")
@@ -353,11 +357,14 @@ class _Deployment:
             why_not = draw_worst(models, self._split.report, self._options, drawing, place)
             notes += [why_not] if why_not else []
         warning = ""
-        if self._options.max_loss is None and not candidate.is_float:
+        if self._options.max_loss is None and not candidate.is_float and word == "much":
             said = loss_in_words(self.metric, loss, judge.count)
-            warning = loss_warning(judge.reference.metric, said, loss.value)
+            how = "" if judge.chosen.labeled else "; --labels gives the loss of the task"
+            warning = f"INT8 may lose much: {said}{how}; --max-loss X keeps INT8 only where it loses at most X"
         labeled = judge.chosen.labeled
-        return Outcome(loss, judge.reference.value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled)
+        return Outcome(
+            loss, word, judge.reference.value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled
+        )
 
     def _loss_of_other_build(self, candidate: DeployCandidate, judge: Judge) -> str:
         def said(model: TargetModel) -> str:
@@ -389,6 +396,7 @@ class _Deployment:
             "form": kept.form,
             "reason": reason,
             "loss": figure_json(outcome.loss),
+            "loss_word": outcome.word or None,
             "within_max_loss": _within(outcome.loss, options.max_loss),
             "warning": outcome.warning or None,
             "reference_warning": self._judges.reference_warning or None,

@@ -11,9 +11,20 @@ from typing import Any
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import LAYERS, CandidateTrial
 from qdqtool.deploying.layers_left import LayersLeft
-from qdqtool.deploying.loss_bounds import agreement_note
 from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.evaluation.loss_scale import WORDS, Word
 from qdqtool.evaluation.metrics import Figure, loss_in_words
+
+_NO_LABELS = {  # how agreement differs from the task's metric, and how to give labels
+    "agreement": (
+        "without labels: agreement of boxes falls long before mAP does; --labels of --data gives mAP: COCO's .json, or "
+        "a folder of VOC .xml or YOLO .txt files"
+    ),
+    "agreement1": (
+        "without labels: agreement counts every answer that changes, also from wrong to right; --labels of --data "
+        "gives top-1: the word filename, a .csv of file and class, or a .npy"
+    ),
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,6 +42,7 @@ class DeployResult(Displayed):
         chosen_by: what the losses of the trials are of.
         samples: part -> how many samples it has.
         loss: of the chosen one on the samples that nothing was chosen by, with its 95 % interval.
+        word: how much that is for the task (`evaluation/loss_scale.py`).
         meets: whether that loss is within the largest that was allowed; None where none was named.
         warning: what is told where it loses a lot and no largest loss was named; else "".
         notes: what the user must know, a sentence each.
@@ -53,6 +65,7 @@ class DeployResult(Displayed):
     chosen_by: str
     samples: Mapping[str, int]
     loss: Figure
+    word: Word
     meets: bool | None
     warning: str
     notes: tuple[str, ...]
@@ -86,7 +99,7 @@ class DeployResult(Displayed):
         """What was kept and why, its loss, and the candidates as a table."""
         return [
             f"kept {self.chosen.name}: {self.reason}",
-            f"on separate samples, not used to choose: {self.format_loss()}",
+            f"on separate samples, not used to choose: {self.format_loss()}; {WORDS[self.word]}",
             *self._accuracy(),
             *([f"warning: {self.warning}"] if self.warning else []),
             *([f"warning: {self.slow}"] if self.slow else []),
@@ -100,7 +113,7 @@ class DeployResult(Displayed):
     def _accuracy(self) -> list[str]:
         """The figure to expect, and what to look at where FP32's own is too low."""
         if self.fp32 is None:
-            note = agreement_note(next((one.metric for one in self.trials if one.metric), ""))
+            note = _NO_LABELS.get(next((one.metric for one in self.trials if one.metric), ""))
             return [note] if note else []
         there = f"{self.metric} there: FP32 {self.fp32:.4f} -> {self.fp32 - self.loss.value:.4f}"
         if self.reference_warning:

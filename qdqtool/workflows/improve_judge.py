@@ -14,7 +14,7 @@ from qdqtool.evaluation.tasks import (
     BoxAgreement,
     LabeledBoxes,
     LabeledClasses,
-    OutputFidelity,
+    OutputSignal,
     Task,
 )
 from qdqtool.verbs.target_model import TargetModel
@@ -68,10 +68,10 @@ class CrossJudge:
         self._judges = judges
         tasks: list[Task] = [one.chosen.task for one in judges]
         if len({type(one) for one in tasks}) > 1:  # FP32 finds boxes in one half alone
-            tasks = [OutputFidelity() for _ in tasks]
+            tasks = [OutputSignal() for _ in tasks]
         self._tasks = [(one, *_beside(one, judge.found)) for one, judge in zip(tasks, judges, strict=True)]
         if len({type(own[-1]) for own in self._tasks}) > 1:
-            self._tasks = [(one, OutputFidelity()) for one in tasks]
+            self._tasks = [(one, OutputSignal()) for one in tasks]
         self.title = tasks[0].title
         self.labeled = isinstance(tasks[0], (LabeledBoxes, LabeledClasses))
         self.beside = self._tasks[0][1].title if len(self._tasks[0]) > 1 else ""
@@ -112,4 +112,4 @@ def _beside(task: Task, found: Sequence[Any]) -> tuple[Task, ...]:
     """What tells how near answers are to FP32's, beside a task; nothing where the task itself tells it."""
     if isinstance(task, LabeledBoxes) and any((boxes.scores > SURE).any() for boxes, _ in found):
         return (BoxAgreement(task.decoder),)
-    return () if isinstance(task, OutputFidelity) else (OutputFidelity(),)  # probabilities end at 1, outputs nowhere
+    return () if isinstance(task, OutputSignal) else (OutputSignal(),)  # probabilities end at 1, outputs nowhere

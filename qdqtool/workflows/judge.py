@@ -18,6 +18,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.chance import reference_warning
 from qdqtool.evaluation.coco_names import model_names
 from qdqtool.evaluation.labels import name_their_samples
+from qdqtool.evaluation.loss_scale import Word, word_of
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between, resampled_figure
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
 from qdqtool.evaluation.tasks import (
@@ -26,7 +27,7 @@ from qdqtool.evaluation.tasks import (
     ClassNearness,
     LabeledBoxes,
     LabeledClasses,
-    OutputFidelity,
+    OutputSignal,
     Task,
     TaskOptions,
     choose_task,
@@ -70,10 +71,12 @@ class Judgment:
     Attributes:
         figure: of the task, with its resamples.
         change: how far its answers lie from FP32's, whatever labels say, 0 to 1; None where the figures say that.
+        nearness: of classes without labels, by which `evaluate` names a loss; None of anything else.
     """
 
     figure: ResampledFigure
     change: float | None = None
+    nearness: ResampledFigure | None = None
 
 
 class Judge:
@@ -130,8 +133,17 @@ class Judge:
             return Judgment(self.figure(model))
         other, reference = near
         found = self.read(model, [self.chosen.task, other])
-        distance = 1 - float(other.measure(found[1], reference).values[0, 0])
-        return Judgment(self._figure(found[0]), distance)
+        measured = other.measure(found[1], reference)
+        nearness = resampled_figure(measured) if isinstance(self.chosen.task, ClassAgreement) else None
+        return Judgment(self._figure(found[0]), 1 - float(measured.values[0, 0]), nearness)
+
+    def word(self, judgment: Judgment) -> Word:
+        """How much a candidate loses, in the words that `evaluate` and `insert` have for it."""
+        reference, figure = self.reference, judgment.figure
+        if judgment.nearness is not None:
+            figure = judgment.nearness
+            reference = replace(figure, value=1.0, drawn=np.ones_like(figure.drawn))
+        return word_of(reference.metric, loss_between(reference, figure), reference.value)
 
     def _figure(self, found: list[Any]) -> ResampledFigure:
         return resampled_figure(self.chosen.task.measure(found, self.found))
@@ -154,7 +166,7 @@ class Judge:
         whole = [value.name for value in self._plain.proto.graph.output]
         if set(whole) - set(self._outputs):
             note = f"onnxruntime cannot compute the outputs: measured at {', '.join(self._outputs)}"
-            return ChosenTask(OutputFidelity(), (note,))
+            return ChosenTask(OutputSignal(), (note,))
         outputs = self._float.run(chunk.batch)
         self._require_finite(outputs, 0)
         return choose_task(outputs, chunk, self.samples, replace(options, rows=self._float.rows))

@@ -36,9 +36,21 @@ def insert(capsys: Capsys, folder: Path, *words: object) -> CommandOutput:
 
 
 def printed_command(said: CommandOutput) -> list[str]:
-    """The words after `try: qdqtool` on the line that warns."""
-    (line,) = [line for line in said.err.splitlines() if "; try: qdqtool " in line]
-    return shlex.split(line.split("; try: qdqtool ")[1].split(", or --")[0])
+    """The words of the command below `try:`, which has a line of its own."""
+    lines = said.err.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.endswith("try:")]
+    assert lines[place + 1].startswith("    qdqtool ")
+    return shlex.split(lines[place + 1])[1:]
+
+
+def warning(said: CommandOutput, mark: str) -> str:
+    """The one warning with a mark: its lines, of at most 100 characters but for commands, in one."""
+    lines = said.err.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("qdqtool: ")]
+    ends = [*starts[1:], len(lines)]
+    (own,) = [lines[a:b] for a, b in zip(starts, ends, strict=True) if mark in " ".join(map(str.strip, lines[a:b]))]
+    assert len(own) > 2 and all(len(line) <= 100 or line.startswith("    qdqtool ") for line in own)
+    return " ".join(map(str.strip, own))
 
 
 @pytest.mark.parametrize("words", [(), ("--keep-float", "0"), ("--method", "mse", "--points-only")])
@@ -60,10 +72,10 @@ def test_without_data_there_is_none(capsys: Capsys, tmp_path: Path) -> None:
 def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> None:
     said = insert(capsys, folder, "--limit", "3", "-o", folder / "q.onnx")
     assert said.code == 0
-    (line,) = [line for line in said.err.splitlines() if line.startswith("qdqtool: warning: ")]
+    line = warning(said, "may lose much")
     assert re.search("q.onnx: may lose .*; loss at the outputs: 0.[2-9]", line)
     assert "nothing was found to keep in float" in line and "runs measured" in line
-    assert line.endswith(f", or --max-output-loss {LARGE_LOSS} in its place")
+    assert line.endswith(f" or --max-output-loss {LARGE_LOSS} in its place")
     words = ["--preprocess", "--batch", "--target", "--trt-version", "--keep-float", "--max-output-loss"]
     assert not set(words) & set(printed_command(said))
     again = ["insert", folder / "m.onnx", "--data", folder / "d.npz", *ALL, "--limit", 3, "--condition", "auto"]
@@ -108,14 +120,16 @@ def test_a_loss_that_is_missed_is_exit_1_and_names_what_to_try(capsys: Capsys, f
     asked = ("--max-output-loss", "1e-09", "-o", folder / "q.onnx")
     said = insert(capsys, folder, *asked)
     assert said.code == 1 and (folder / "q.onnx").is_file()
-    (line,) = [line for line in said.err.splitlines() if "--max-output-loss 1e-09: " in line]
+    line = warning(said, "--max-output-loss 1e-09: ")
     assert line.startswith("qdqtool: warning: --max-output-loss 1e-09: is not met: ")
     assert "; only all operators in float would reach it" in line
     assert f"; {folder / 'q.onnx'} is written " in line and "try: qdqtool insert " in line
     again = printed_command(said)
     assert again[-4:-2] == ["--condition", "auto"] and again[again.index("--max-output-loss") + 1] == "1e-09"
     quiet = insert(capsys, folder, *asked, "-q")
-    assert (quiet.code, quiet.out) == (1, "") and quiet.err.split("; try:")[0] == line.split("; try:")[0]
+    assert (quiet.code, quiet.out) == (1, "") and warning(quiet, "is not met: ").split(" try:")[0] == line.split(
+        " try:"
+    )[0]
     facts = json.loads(insert(capsys, folder, *asked, "--json").out)
     assert facts["max_output_loss_met"] is False and facts["search"]["after"] > 1e-9
 
@@ -136,8 +150,7 @@ def test_pairs_that_stood_there_are_measured_too(capsys: Capsys, folder: Path) -
     words = ["insert", folder / "q.onnx", "--data", folder / "d.npz", *ALL, "-o", folder / "again.onnx"]
     said = run(capsys, *words)
     assert said.code == 0 and re.search("loss at the outputs: 0.[89]", said.out)
-    (line,) = [line for line in said.err.splitlines() if "may lose much" in line]
-    assert "qdqtool peel " in line
+    assert "qdqtool peel " in warning(said, "may lose much")
 
 
 def test_data_that_can_be_walked_once_tell_no_loss(folder: Path) -> None:

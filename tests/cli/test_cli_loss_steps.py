@@ -57,9 +57,11 @@ def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Pa
     onnx.save(residual_net(4), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=collapsing_samples())
     said = run(capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, "-o", tmp_path / "q.onnx")
-    (line,) = [line for line in said.err.splitlines() if "may lose much in INT8" in line]
-    assert line.index("qdqtool compare") < line.index("; try: ")
-    words = shlex.split(line.split("tensor: qdqtool ")[1].split("; try: ")[0])
+    lines = said.err.splitlines()
+    assert "may lose much in INT8" in " ".join(map(str.strip, lines))
+    (place,) = [number for number, line in enumerate(lines) if line.endswith("tensor by tensor:")]
+    words = shlex.split(lines[place + 1].removeprefix("    qdqtool "))
+    assert lines[place + 2] == "  try:"
     assert words == ["compare", f"{tmp_path}/m.onnx", f"{tmp_path}/q.onnx", "--data", f"{tmp_path}/d.npz"]
     assert run(capsys, *words, "-q").code == 0
 

@@ -13,7 +13,7 @@ from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.labels_boxes import BoxLabels
 from qdqtool.evaluation.labels_classes import ClassLabels
-from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, OutputFidelity
+from qdqtool.evaluation.tasks import LabeledBoxes, LabeledClasses, OutputSignal
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_fp32_is_told_by_what_it_found() -> None:
     task = LabeledClasses(ClassLabels("filename", np.zeros(8, np.int64)), classes=10)
     assert reference_warning(task, [5] * 8).startswith("FP32 has a top-1 of 0.0000 on 8 samples")
     assert not reference_warning(task, [0] * 8)
-    assert not reference_warning(OutputFidelity(), [])
+    assert not reference_warning(OutputSignal(), [])
 
 
 def test_a_detector_that_finds_nothing_is_told_with_labels_too() -> None:

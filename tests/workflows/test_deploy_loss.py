@@ -142,7 +142,12 @@ def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
         return replace(found, value=float(hits.mean()), drawn=drawn)
 
     monkeypatch.setattr(Judge, "figure", figure)
-    monkeypatch.setattr(Judge, "judgment", lambda self, model: Judgment(self.figure(model)))
+
+    def judgment(self: Judge, model: TargetModel) -> Judgment:
+        found = self.figure(model)
+        return Judgment(found, None, replace(found, metric="nearness"))
+
+    monkeypatch.setattr(Judge, "judgment", judgment)
 
 
 def test_int8_that_loses_a_lot_is_kept_with_a_warning(
@@ -154,9 +159,9 @@ def test_int8_that_loses_a_lot_is_kept_with_a_warning(
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
     facts = json.loads((tmp_path / "out" / "deploy.json").read_text())
     assert said == [f"warning: {facts['warning']}"] and said[0] in (tmp_path / "out" / "candidates.txt").read_text()
-    assert said[0].startswith("warning: INT8 loses a lot: top-1 agreement with FP32 loss 0.3333 (95 %: ")
-    assert re.search("--labels .*--max-loss 0.05 ", said[0])
-    assert facts["form"] == "cache" and facts["max_loss"] is None
+    assert said[0].startswith("warning: INT8 may lose much: top-1 agreement with FP32 loss 0.3333 (95 %: ")
+    assert re.search("--labels .*--max-loss X ", said[0])
+    assert facts["form"] == "cache" and facts["max_loss"] is None and facts["loss_word"] == "much"
 
 
 def test_int8_of_no_use_is_not_kept_unasked(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

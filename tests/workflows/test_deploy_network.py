@@ -17,7 +17,7 @@ from qdqtool.cli.main import main
 from qdqtool.emit.job import Tensor
 from qdqtool.evaluation.decode.head import HeadDecoder, RecognizedHead
 from qdqtool.evaluation.decode_options import Selection
-from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, ClassAgreement, OutputFidelity
+from qdqtool.evaluation.tasks import BoxAgreement, ChosenTask, ClassAgreement, OutputSignal
 from qdqtool.workflows.deploy_network import network_of
 from tests.emit.jobs import FLOAT
 from tests.graphs import SMALL_NET, model_of
@@ -64,13 +64,13 @@ def test_coco_has_as_many_names_as_the_model_has_classes() -> None:
 
 
 def test_the_family_is_the_decoders() -> None:
-    assert ChosenTask(task("nanodet")).family == "nanodet" and ChosenTask(OutputFidelity()).family == ""
+    assert ChosenTask(task("nanodet")).family == "nanodet" and ChosenTask(OutputSignal()).family == ""
 
 
 def test_no_names_no_file() -> None:
-    for judged in (task("nanodet", 80), ClassAgreement(), OutputFidelity()):
+    for judged in (task("nanodet", 80), ClassAgreement(), OutputSignal()):
         assert network_of(judged, None, outputs(1, 10), "labels.txt").labels == ""
-    assert network_of(OutputFidelity(), "a,b", outputs(1, 10), "l").kind == "other"
+    assert network_of(OutputSignal(), "a,b", outputs(1, 10), "l").kind == "other"
 
 
 @pytest.mark.parametrize("place", ["8.6.1", "xavier-nx:jp4.6.1"])

@@ -127,7 +127,7 @@ def test_the_work_of_another_command_is_dropped(
     other = {name: tmp_path / value if name == "data" else value for name, value in other.items()}
     stopped.during(lambda: run(here, tmp_path), at=5)
     done = stopped.during(lambda: run(here, tmp_path, **other))
-    assert len(done) == 6 and not (tmp_path / WORK).exists()
+    assert len(done) == 7 and not (tmp_path / WORK).exists()
 
 
 def test_a_second_call_for_the_same_folder_is_refused(
@@ -156,7 +156,7 @@ def test_wrong_input_leaves_the_work_of_another_command_and_none_of_its_own(
     done = stopped.during(lambda: run(here, tmp_path), at=4)
     with pytest.raises(QdqError):
         run(here, tmp_path, data=np.zeros((2, 4, 8, 8), np.float32))
-    assert len(done + stopped.during(lambda: run(here, tmp_path))) == 6
+    assert len(done + stopped.during(lambda: run(here, tmp_path))) == 7
 
 
 def test_a_folder_of_that_name_that_holds_something_else_is_refused(here: Path, tmp_path: Path) -> None:

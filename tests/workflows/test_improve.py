@@ -77,7 +77,7 @@ def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> Non
     result = improve(tmp_path / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(0.01))
     given, best = result.trials[0], result.best
     assert given.loss is not None and best.loss is not None and best.loss.value < 0.01 < given.loss.value
-    assert result.meets and result.metric.startswith("fidelity")
+    assert result.meets and result.metric == "signal at the outputs"
     assert has_qdq(GraphView(onnx.load(tmp_path / "out.onnx").graph))
     assert result.samples == {"calibrate": 48, "choose": 48, "report": 48}, "every sample has a part in all of it"
     assert result.causes is not None and result.causes.causes[0].name == "preprocessing", "the input is clipped"
@@ -232,7 +232,7 @@ def test_without_labels_it_is_said_what_was_not_measured(here: Path, tmp_path: P
     asked = options(0.5, effort="fast")
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
     said = (
-        "top-1 agreement with FP32 and fidelity of the outputs (1 - error / signal, worst output) are all that was "
+        "top-1 agreement with FP32 and signal at the outputs are all that was "
         "measured: without --labels the task's own metric (mAP, accuracy) is not known"
     )
     assert any(line.startswith(said) for line in result.summary())

@@ -50,6 +50,7 @@ def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, meth
     judged = judge.judgment(target_model(written))
     assert judge.reference.value - judged.figure.value == lost["agreement1"]["value"]
     assert judged.change == pytest.approx(lost["nearness"]["value"], abs=1e-6)
+    assert judge.word(judged) == evaluated["loss_word"]
     figure = judge.loss(target_model(written))
     assert (figure.interval.low, figure.interval.high) == (lost["agreement1"]["low"], lost["agreement1"]["high"])
 
@@ -60,6 +61,46 @@ def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, meth
     assert verdict.startswith(f"{weights} of {weights} convolutions")
     assert f"loses {four_decimals(lost['agreement1']['value'])};" in verdict
     assert ", ".join(counted(number, kind) for kind, number in linted["counts"].items() if number) in verdict
+
+
+def test_deploy_says_the_same_of_the_file_that_it_writes(capsys: Capsys, tmp_path: Path) -> None:
+    plain, chosen_by, separate = MODELS / "tiny_classifier.onnx", tmp_path / "c.npz", tmp_path / "e.npz"
+    images = np.load(MODELS / "digits8_calib.npz")["images"]
+    np.savez(chosen_by, x=images[:-16])
+    np.savez(separate, x=images[-16:])
+    how = ("--data", chosen_by, "--eval-data", separate, "--for", "8.6.1", "--effort", "fast")
+    deployed = facts_of(capsys, "deploy", plain, *how, "-o", tmp_path / "out")
+    written = tmp_path / "out" / "tiny_classifier.int8.onnx"
+    evaluated = facts_of(capsys, "evaluate", written, "--baseline", plain, "--data", separate)
+    assert deployed["loss"] == evaluated["losses"]["agreement1"] and deployed["samples"]["report"] == 16
+    assert deployed["loss_word"] == evaluated["loss_word"]
+
+    shown = facts_of(capsys, "engine", "show", written, "--predicted", "--trt-version", "8.6.1")["predicted"]
+    (kept,) = [one for one in deployed["candidates"] if one["name"] == deployed["kept"]]
+    assert kept["cost"]["layers"] == len(shown)
+    int8 = sum(layer["compute"] == "int8" and layer["kind"] in ("convolution", "product") for layer in shown)
+    page = ("--model", plain, "--data", separate, "--trt-version", "8.6.1", "-o", tmp_path / "r.html")
+    verdict = facts_of(capsys, "report", written, *page)["verdict"]
+    assert verdict.startswith(f"{int8} of {int8 + len(deployed['in_float'])} convolutions")
+    assert f"loses {four_decimals(deployed['loss']['value'])};" in verdict
+    linted = facts_of(capsys, "lint", written, "--trt-version", "8.6.1")["counts"]
+    assert ", ".join(counted(number, kind) for kind, number in linted.items() if number) in verdict
+
+
+def test_outputs_that_nothing_reads_have_one_loss(capsys: Capsys, tmp_path: Path) -> None:
+    """The loss at the outputs that `insert` prints (of four samples) is what `deploy` chooses by."""
+    body = "h = MatMul(x, a) r = Relu(h) y = MatMul(r, b)"
+    model = model_of(f"g (float[N,6,16] x) => (float[N,6,8] y) <float[16,16] a, float[16,8] b> {{ {body} }}")
+    plain, written, data = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "d.npz"
+    onnx.save(model, plain)
+    np.savez(data, x=np.random.default_rng(0).standard_normal((4, 6, 16)).astype(np.float32))
+    for method in ("mse", "percentile=80"):
+        how = ("--data", data, "--method", method, "--keep-float", "0", "-o", written)
+        inserted = facts_of(capsys, "insert", plain, *how)
+        judge = Judge(open_model(plain), (data, DataOptions()), TaskOptions(), lambda _: None)
+        judged = judge.judgment(target_model(written))
+        assert judge.reference.value - judged.figure.value == pytest.approx(inserted["output_loss"], abs=1e-9)
+        assert judge.word(judged) == inserted["loss_word"]
 
 
 @pytest.mark.parametrize(
