@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,17 @@ def test_json_is_what_the_file_says(folder: Path, capsys: pytest.CaptureFixture[
 def test_a_loss_that_is_not_met_ends_with_one(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qdqtool.evaluation.bootstrap import Interval
-    from qdqtool.evaluation.metrics import Figure
-    from qdqtool.verbs.target_model import TargetModel
-    from qdqtool.workflows.judge import Judge
+    from qdqtool.workflows.judge import Judge, Judges, Judgment
 
-    def reported(self: Judge, model: TargetModel) -> Figure:
-        return Figure(0.2, Interval(0.2, 0.2))  # what is chosen by is `judged`
+    right = Judges.to_report
 
-    monkeypatch.setattr(Judge, "loss", reported)
+    def to_report(self: Judges, data: Any) -> Judge:
+        judge = right(self, data)
+        worse = replace(judge.reference, value=judge.reference.value - 0.2, drawn=judge.reference.drawn - 0.2)
+        monkeypatch.setattr(judge, "judgment", lambda model: Judgment(worse))
+        return judge
+
+    monkeypatch.setattr(Judges, "to_report", to_report)
     words = (
         "--data",
         folder / "d.npy",
