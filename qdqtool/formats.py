@@ -82,6 +82,11 @@ class NumberFormat:
         return -self.largest, self.largest
 
     @property
+    def is_relative(self) -> bool:
+        """Whether the codes are floats: every value loses about the same part of itself, whatever its scale is."""
+        return "INT" not in self.element
+
+    @property
     def element_type(self) -> int:
         """The element type of codes and zero points, a code of TensorProto."""
         return int(onnx.TensorProto.DataType.Value(self.element))
@@ -96,7 +101,7 @@ class NumberFormat:
 
         Codes of floats are cut off at the lowest and the largest; integers are not.
         """
-        if "INT" in self.element:
+        if not self.is_relative:
             return np.rint(steps, out=steps)
         lowest, largest = map(np.float32, self.codes)
         return np.clip(steps, lowest, largest).astype(self.dtype).astype(np.float32)

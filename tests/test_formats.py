@@ -253,3 +253,18 @@ def test_tensorrt_wants_the_pair_on_the_output_of_fp8_attention_and_has_it_from_
     assert "no operator after its output" in one.reason
     (one,) = attention_in("gpu", trt_version="10.3.0").plan.attentions
     assert one.reason == "Attention in FP8 is one kernel from TensorRT 10.6 on."
+
+
+def test_fp8_operators_are_ranked_at_the_outputs_as_each_loses_the_same_by_itself() -> None:
+    data = {"x": np.random.default_rng(1).standard_normal((4, 32, 8, 8)).astype(np.float32)}
+    options = InsertOptions(PlanOptions(format="fp8"), max_output_loss=1e-9)
+    search = insert(model_of(FP8_PAIR), data=data, options=options).search
+    assert search is not None and search.singles == search.operators == 2
+    local = [one.local for step in search.steps for one in step.findings]
+    assert local and not any(local)
+
+
+FP8_PAIR = """
+net (float[N,32,8,8] x) => (float[N,32,8,8] y) <float[32,32,3,3] w, float[32,32,3,3] v>
+{ c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) y = Conv<pads=[1,1,1,1]>(r, v) }
+"""

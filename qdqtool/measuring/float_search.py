@@ -149,7 +149,7 @@ class _Search:
     def _attempt(self, limits: FloatLimits) -> FloatStep | None:
         """The fewest first operators within the limits that reach the goal, or come as near as all of them."""
         candidates = [one for one in self.findings.values() if one.share <= limits.share]
-        if limits.each or limits.count is not None:
+        if (limits.each or limits.count is not None) and not self.runner.is_relative:
             candidates = shortlist(candidates, self.runner.plan)
         if limits.each and not self._gains([one.node for one in candidates], limits.each):
             return None

@@ -52,6 +52,9 @@ AUTO_FLOOR = 0.005
 # no more operators than the shortlist: Casts and quantization around many of them cost more than INT8 saves.
 AUTO_GROUP_MACS = 1 / 3
 AUTO_GROUP_GAIN = 0.5
+# Where every operator loses about the same part (FP8), a large loss is the sum of many: the fewest operators stay in
+# float that bring it below what labeled models lose whose task holds (see `LARGE_LOSS`).
+AUTO_RELATIVE_GOAL = 0.14
 # A loss that was asked for costs no more than this share of the multiply-adds, unless only more reach it.
 ASKED_MACS = 0.5
 # What `auto` may cost: this share of the walk over the calibration data, or the least of `MacBudget.beside_walk`.
@@ -113,8 +116,9 @@ def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:
 def keep_where_concentrated(quantized: Quantized, device: Device | None = None) -> SearchResult:
     """A few operators that each cause much of the loss, within `AUTO_MACS`.
 
-    Where there are none and the loss is large, as many of the shortlist as take half of it away. None in a network of
-    fewer than `AUTO_OPERATORS`.
+    Where there are none and the loss is large, as many of the shortlist as take half of it away. In a format of floats,
+    if the loss is large, the fewest that bring it to `AUTO_RELATIVE_GOAL`. None in a network of fewer than
+    `AUTO_OPERATORS`.
     """
     runner = SensitivityRunner(quantized)
     small = len(runner.operators) < AUTO_OPERATORS
@@ -123,6 +127,9 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
         FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN, above=LARGE_LOSS, count=shortlist_length(len(runner.operators))),
     )
     budget = MacBudget.beside_walk(runner.macs, quantized.source.counted, AUTO_WALKS)
+    if runner.is_relative and not small and runner.base_loss() >= LARGE_LOSS:
+        limits = FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN)
+        return search(runner, SearchPolicy(AUTO_RELATIVE_GOAL, (limits,), device, budget))
     return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, device, budget))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.decisions import Decisions
+from qdqtool.formats import number_format
 from qdqtool.match.plan import Plan, PlanOptions, Point, Read
 from qdqtool.match.planner import Planner
 from qdqtool.match.propagate_scales import borrowed_scales
@@ -252,6 +253,11 @@ class SensitivityRunner:
             self._weights[key] = weight_scale(self.view, point, self._scales)
         return self._weights[key]
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether what an operator loses by itself says nothing of what the outputs lose by it."""
+        return number_format(self._quantized.options.format).is_relative
+
     @cached_property
     def _staged(self) -> StagedModel:
         source = self._quantized.source
@@ -269,7 +275,12 @@ class SensitivityRunner:
         return macs_of(self._staged, ((key, self._work[key].macs) for key in self.operators))
 
     def _local_losses(self) -> dict[str, float]:
-        """What was measured with the very scale of an operator's input, and what a shadow pass finds of the others."""
+        """What was measured with the very scale of an operator's input, and what a shadow pass finds of the others.
+
+        Nothing where every operator loses about the same: then only the outputs tell them apart.
+        """
+        if self.is_relative:
+            return {}
         source, trials = self._quantized.source, self._trials()
         known = {one.node: self._quantized.local.get(one.node) for one in trials}
         found = {one.node: two[1] for one in trials if (two := known[one.node]) and two[0] == one.scales[0]}
