@@ -3,8 +3,8 @@
 
 `python tests/bench/format_accuracy.py [--models shapes_vit,yolox_nano_coco] [--count 2500] [--runs "INT8;FP8"]`: `insert
 --target rtx` calibrates on other pictures than those that judge; onnxruntime computes Q/DQ as they stand. A loss is
-FP32's figure minus the model's over the same resamples, with 95 % of them. "kept": operators in float, by search or as
-heads, then by rules for the format.
+FP32's figure minus the model's over the same resamples, with 95 % of them. "kept": operators in float, by search or
+as heads, then by rules for the format.
 """
 
 from __future__ import annotations
