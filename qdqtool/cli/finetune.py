@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measuring.add_argument("--eval-data", metavar="D", help="labeled data: measure the task instead of the loss")
     measuring.add_argument("--eval-labels", metavar="L", help="its labels, as evaluate --labels")
     measuring.add_argument("--eval-metric", choices=("top1", "coco", "voc"), help="as evaluate --metric")
-    measuring.add_argument("--eval-decoder", metavar="D", default="auto", help="as evaluate --decoder")
-    measuring.add_argument("--eval-names", metavar="N", help="as evaluate --names")
+    measuring.add_argument("--eval-decoder", metavar="D", default="auto", help="as evaluate --decoder; of --labels too")
+    measuring.add_argument("--eval-names", metavar="N", help="as evaluate --names; of --labels too")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,13 +103,15 @@ def _options(args: argparse.Namespace) -> FinetuneOptions:
         equalize=args.equalize == "auto",
         batch=args.batch,
         task=_task(args),
+        decoder=args.eval_decoder,
+        names=args.eval_names,
     )
 
 
 def _task(args: argparse.Namespace) -> TaskMetric | None:
     """What measures the task; None where the loss does."""
     if args.eval_data is None:
-        for option in ("eval_labels", "eval_metric", "eval_names"):
+        for option in ("eval_labels", "eval_metric", *(() if args.labels else ("eval_names",))):
             if getattr(args, option) is not None:
                 raise QdqError(f"--{option.replace('_', '-')}", "belongs to --eval-data, which is not given", "give it")
         return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from qdqtool.data.loader import Batch, Data, DataOptions, inputs_of
 from qdqtool.errors import QdqError
-from qdqtool.evaluation.labels import are_boxes, class_labels
+from qdqtool.evaluation.labels import class_labels
 from qdqtool.evaluation.labels_classes import Int64
 from qdqtool.evaluation.samples import open_samples
 from qdqtool.graph.model import Model
@@ -49,11 +49,8 @@ def with_class_labels(
     That is cross-entropy, or binary cross-entropy where the output is that of a Sigmoid.
 
     Raises:
-        QdqError: labels of boxes or that do not fit the data, no single output of classes, a class that it lacks.
+        QdqError: labels that do not fit the data, no single output of classes, a class that it lacks.
     """
-    if str(labels) != FOLDERS and are_boxes(labels):
-        todo = "give --loss script.py:function, or leave --labels out: the model learns from itself in float"
-        raise QdqError("--labels", "holds boxes, and finetune has no loss for boxes of its own", todo)
     samples = open_samples(data, inputs_of(model.proto.graph), replace(reading, batch=1))
     by_data = str(labels) == FOLDERS and not Path(labels).is_file()
     numbers = class_labels(None if by_data else labels, samples, None).numbers

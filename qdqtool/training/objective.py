@@ -13,12 +13,14 @@ import onnx
 
 from qdqtool.conditioning.edits import CHANGING
 from qdqtool.data.loader import Batch
+from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
 from qdqtool.graph.model import Model
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.batches import Batches
+from qdqtool.training.losses.box_losses import LABELED_BOXES, BoxLoss
 from qdqtool.training.losses.distill_targets import TargetKind, find_kinds
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.loss_graph import LossGraph, append_losses
@@ -47,6 +49,7 @@ class Objective:
         teacher: None where no term wants one.
         where: the data, for messages.
         leading: terms that lead to the others, and are left out where the model is measured.
+        boxes: what makes targets of labeled boxes, by the teacher's outputs.
     """
 
     graph: LossGraph
@@ -54,6 +57,7 @@ class Objective:
     teacher: Teacher | None
     where: object
     leading: frozenset[str] = frozenset()
+    boxes: BoxLoss | None = None
 
     @property
     def measured(self) -> dict[str, float]:
@@ -67,8 +71,12 @@ class Objective:
         """All that the loss graph is fed of a batch of the data, parameters left out."""
         inputs = {name: batch[name] for name in self.inputs}
         wanted = self.graph.targets
-        found = self.teacher.run(inputs) if self.teacher is not None and wanted else {}
+        found = self.teacher.run(inputs) if self.teacher is not None and (wanted or self.boxes) else {}
         targets = {taker: found[name] for name, taker in wanted.items()} if found else {}
+        if self.boxes is not None:
+            if LABELED_BOXES not in batch:
+                raise QdqError(self.where, "has no labeled boxes", "give them as --eval-labels")
+            batch = {**batch, **self.boxes.targets(batch[LABELED_BOXES], found)}
         return {**inputs, **targets, **label_feeds(self.graph.label_specs, batch, self.where)}
 
 
@@ -112,7 +120,7 @@ def make_objective(
     def build(points: Sequence[str] | Mapping[str, float], leading: frozenset[str] = frozenset()) -> Objective:
         seed = options.run.seed
         graph = append_losses(form.proto, points, options.loss, teacher, shapes, distilled.kinds, seed)
-        return Objective(graph, names, teacher, where, leading)
+        return Objective(graph, names, teacher, where, leading, options.loss.boxes)
 
     objective = build(distilled.points)
     if not distilled.names:
@@ -138,8 +146,9 @@ def _teacher(
     """The teacher, where a term wants one; a script may."""
     if other is not None:
         return Teacher(other, inputs, other.name, kept_of(form.quantized.proto), options.provider)
-    if changed_function(form.quantized.proto) or not (options.loss.needs_teacher or options.loss.script):
-        return None
+    wanted = options.loss.needs_teacher or options.loss.script
+    if options.loss.boxes is None and (changed_function(form.quantized.proto) or not wanted):
+        return None  # which places answer for a box, any float function may say
     return Teacher(Model(float_twin(form.proto)), inputs, "the model in float", provider=options.provider)
 
 

@@ -418,12 +418,12 @@ class TrainingOptions:
     @property
     def learns_float(self) -> bool:
         """Whether the model in float is what is learned, and nothing else."""
-        return self.teacher is None and not (self.loss.labels or self.loss.distill or self.loss.script)
+        return self.teacher is None and not (self.loss.learns_labels or self.loss.distill)
 
     @property
     def labeled(self) -> bool:
         """Whether a loss reads arrays that the data must hold beside the inputs."""
-        return bool(self.loss.labels or self.loss.script)
+        return self.loss.learns_labels
 
     def check(self) -> None:
         """Refuse numbers that mean nothing, and words that do not go together.

@@ -22,6 +22,7 @@ from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_l
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
+from qdqtool.evaluation.labels import are_boxes
 from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model, sha256_of_model
@@ -34,7 +35,8 @@ from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.training.augment import open_augment
 from qdqtool.training.batches import Batches, BatchOptions, MeasuredBatches
 from qdqtool.training.blocks.block_run import TrainedBlocks, train_blocks
-from qdqtool.training.class_labels import with_class_labels
+from qdqtool.training.box_labels import with_box_labels
+from qdqtool.training.class_labels import FOLDERS, with_class_labels
 from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import OutputGain, finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
@@ -154,7 +156,13 @@ def _finetune(
             todo = "insert --condition relu6 limits Relu before it places Q/DQ"
             raise QdqError("--relu6", "is for a model that gets its Q/DQ here", todo)
         if options.labels is not None:
-            labeled = with_class_labels(source, data, options.labels, reading, options.loss)
+            given = source, data, options.labels, reading, options.loss
+            if str(options.labels) != FOLDERS and are_boxes(options.labels):
+                labeled = with_box_labels(*given, options.decoder, options.names)
+                boxes = labeled.loss.boxes
+                said = (*said, f"trained by {boxes.description}") if boxes is not None else said
+            else:
+                labeled = with_class_labels(*given)
             options, reading = replace(options, loss=labeled.loss), labeled.reading
             return _train_opened(source, labeled.data, options, reading, target, said, reducer)
         return _train_opened(source, data, options, reading, target, said, reducer)
@@ -432,7 +440,11 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     for name, default in (("l2", 0.0), ("precision", "fp32"), ("loss_scale", None)):
         if update[name] == default:
             del update[name]  # checkpoints from before these options still resume
-    facts = {"loss": asdict(options.loss), "update": update, "run": run, **rest, **more, "task": task}
+    loss = asdict(replace(options.loss, boxes=None))
+    del loss["boxes"]  # as above
+    if options.loss.boxes is not None:
+        more["boxes"] = (options.loss.boxes.description, options.decoder, str(options.names))
+    facts = {"loss": loss, "update": update, "run": run, **rest, **more, "task": task}
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
 

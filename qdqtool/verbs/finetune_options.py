@@ -26,19 +26,23 @@ class FinetuneOptions(TrainingOptions):
     """How a Q/DQ model is fine-tuned: what `TrainingOptions` lists, and a task.
 
     Attributes:
-        labels: classes of the data, as `evaluate` takes them, or "folders" where the data tell them; None for arrays
-            that the loss names, or for none.
+        labels: classes or boxes of the data, as `evaluate` takes them, or "folders" where the data tell the classes;
+            None for arrays that the loss names, or for none.
         task: measures the task on labeled data in place of the loss; the loss on data without labels.
+        decoder: of a detector that learns labels, see `find_decoder`.
+        names: its classes, where labels call them by words.
     """
 
     labels: str | Path | None = option(
         None,
         "--labels",
-        "classes of --data, as evaluate --labels, or the word folders: train a classifier on them",
+        "classes or boxes of --data, as evaluate --labels, or the word folders: train on them",
         metavar="L",
         group=WHAT,
     )
     task: TaskMetric | None = None
+    decoder: str = "auto"
+    names: str | None = None
 
     def check(self) -> None:
         """Refuse what `TrainingOptions.check` refuses, and labels where blocks are trained.

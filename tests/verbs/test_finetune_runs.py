@@ -111,7 +111,7 @@ def test_an_output_of_sigmoids_learns_by_binary_cross_entropy(tmp_path: Path, cl
     [
         ("few.npy", "has 3 classes, the data has 20 samples"),
         ("high.npy", "is the number of the first class 0"),
-        ("boxes.json", "finetune has no loss for boxes of its own"),
+        ("boxes.json", "lists boxes by image file, and the data has no image files"),
         ("none.csv", "does not exist"),
         ("folders", "does not have the classes of its samples"),
     ],

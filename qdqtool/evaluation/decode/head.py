@@ -67,6 +67,31 @@ class HeadOutputs:
         return all(name in self.arrays and are_probabilities(self.arrays[name]) for name in names)
 
 
+@dataclass(frozen=True, eq=False)
+class HeadLayout:
+    """Where a head holds what a loss on boxes reads, as its family orders it.
+
+    Attributes:
+        outputs: their names.
+        decoded: whether the graph makes boxes of what its head says.
+        probabilities: whether the scores went through a Sigmoid or Softmax.
+        levels: of maps, the names for each stride.
+        strides: of decoded rows.
+        priors: center and sides as fractions of the input; None where there are none, or they are not known.
+        least_iou: from which on a prior answers for a box.
+        pixels: whether decoded boxes are pixels of the input, not fractions.
+    """
+
+    outputs: tuple[str, ...]
+    decoded: bool = False
+    probabilities: bool = True
+    levels: tuple[tuple[str, ...], ...] = ()
+    strides: tuple[int, ...] = ()
+    priors: Float64 | None = None
+    least_iou: float = 0.5
+    pixels: bool = False
+
+
 @dataclass(frozen=True)
 class RecognizedHead:
     """A recognized head.
@@ -76,12 +101,14 @@ class RecognizedHead:
         iou: the threshold of overlap that the family's own code uses.
         candidates: outputs by name and (width, height) of the input -> all boxes with all scores, nothing dropped.
         classes: how many classes it tells apart; None where only the boxes tell.
+        layout: for a loss on boxes; None where the family has none.
     """
 
     description: str
     iou: float
     candidates: Callable[[Mapping[str, Array], Size], Candidates]
     classes: int | None = None
+    layout: HeadLayout | None = None
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ PRIOR_SETS: Mapping[str, tuple[Level, ...]] = {
     "SSD300 of VGG": _SSD300,
     "SSD300 of MobileNet": _MOBILENET300,
 }
+FACES = ("UltraFace", "RetinaFace")
 _ONLY_300 = ("SSD300 of VGG", "SSD300 of MobileNet")
 
 

@@ -11,12 +11,22 @@ from functools import partial
 
 import numpy as np
 
-from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, are_shares, counted, softmax
-from qdqtool.evaluation.decode.priors import decode_offsets, priors_for
+from qdqtool.evaluation.decode.head import (
+    Candidates,
+    HeadLayout,
+    HeadOutputs,
+    RecognizedHead,
+    Size,
+    are_shares,
+    counted,
+    softmax,
+)
+from qdqtool.evaluation.decode.priors import FACES, decode_offsets, priors_for
 from qdqtool.evaluation.detections import Array
 from qdqtool.evaluation.nms import Float64
 
 IOU = 0.4
+_LEAST_IOU, _FACE_IOU = 0.5, 0.35  # of a prior and a box in training: SSD; UltraFace and RetinaFace
 _BOX_WORDS = ("box", "loc", "reg")
 
 
@@ -34,17 +44,26 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     read = partial(_candidates, boxes=boxes, scores=scores, shares=shares(seen, scores))
     classes = seen.shapes[scores][2] - 1
     description = f"{scores} {list(seen.shapes[scores])} and {boxes}, {counted(classes)} and background"
-    if decoded:
-        pixels = boxes in seen.arrays and bool(np.median(seen.arrays[boxes][..., 2:]) > 2)
-        return RecognizedHead(
-            f"{description}, boxes decoded in the graph", IOU, partial(read, pixels=pixels, priors=None), classes
-        )
+    pixels = decoded and boxes in seen.arrays and bool(np.median(seen.arrays[boxes][..., 2:]) > 2)
     found = priors_for(seen.shapes[boxes][1], seen.size)
-    if found is None:
+    if found is None and not decoded:
         width, height = seen.size
         return f"no known set has {seen.shapes[boxes][1]} priors for {width}x{height}"
+    known, priors = found or ("", None)
+    how = "boxes decoded in the graph" if decoded else f"priors of {known}"
     return RecognizedHead(
-        f"{description}, priors of {found[0]}", IOU, partial(read, pixels=False, priors=found[1]), classes
+        f"{description}, {how}",
+        IOU,
+        partial(read, pixels=pixels, priors=None if decoded else priors),
+        classes,
+        HeadLayout(
+            (boxes, scores),
+            decoded,
+            shares(seen, scores),
+            priors=priors,
+            least_iou=_FACE_IOU if known in FACES else _LEAST_IOU,
+            pixels=pixels,
+        ),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from qdqtool.evaluation.decode.grids import cells, strides_of
 from qdqtool.evaluation.decode.head import (
     Candidates,
+    HeadLayout,
     HeadOutputs,
     RecognizedHead,
     Size,
@@ -47,10 +48,12 @@ def _decoded(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> Recognized
     """One output; a map of prototypes beside it says how many of its channels are for masks."""
     masks = sum(other[1] for other in seen.of_rank(4).values())
     classes = seen.settings.classes or shape[1] - 4 - masks
-    if not strides_of(shape[2], seen.size) or not 0 < classes <= shape[1] - 4:
+    strides = strides_of(shape[2], seen.size)
+    if not strides or not 0 < classes <= shape[1] - 4:
         return f"{name} has not one column of 4 + classes for each cell"
     description = f"{name} {list(shape)}, {counted(classes)}, decoded in the graph"
-    return RecognizedHead(description, IOU, partial(_read_decoded, name=name, classes=classes), classes)
+    layout = HeadLayout((name,), decoded=True, strides=strides)
+    return RecognizedHead(description, IOU, partial(_read_decoded, name=name, classes=classes), classes, layout)
 
 
 def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHead | str:
@@ -73,7 +76,8 @@ def _raw(seen: HeadOutputs, maps: Mapping[str, tuple[int, ...]]) -> RecognizedHe
     description = (
         f"{', '.join(name for names in levels for name in names)}, {counted(classes)}, raw maps of {_BINS} bins"
     )
-    return RecognizedHead(description, IOU, partial(_read_raw, levels=levels, ready=ready), classes)
+    layout = HeadLayout(tuple(name for names in levels for name in names), probabilities=ready, levels=levels)
+    return RecognizedHead(description, IOU, partial(_read_raw, levels=levels, ready=ready), classes, layout)
 
 
 def _level(maps: Mapping[str, tuple[int, ...]], names: list[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qdqtool.evaluation.decode.dense_rows import HOLDS_CLASS, rows_of
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, cell_count
-from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, corners, counted
+from qdqtool.evaluation.decode.head import Candidates, HeadLayout, HeadOutputs, RecognizedHead, Size, corners, counted
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.65
@@ -34,7 +34,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         decoded = name in seen.arrays and _is_decoded(seen.arrays[name])
     how = "decoded in the graph" if decoded else "strides 8, 16, 32"
     read = partial(_candidates, name=name, decoded=decoded)
-    return RecognizedHead(f"{name} {list(shape)}, {counted(shape[2] - 5)}, {how}", IOU, read, shape[2] - 5)
+    description = f"{name} {list(shape)}, {counted(shape[2] - 5)}, {how}"
+    return RecognizedHead(description, IOU, read, shape[2] - 5, HeadLayout((name,), decoded))
 
 
 def _is_decoded(output: Array) -> bool:

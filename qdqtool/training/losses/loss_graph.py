@@ -81,6 +81,10 @@ def append_losses(
     targets, inputs = Targets(nodes, teacher), LabelInputs(nodes)
     weighted = _match_terms(nodes, targets, points, kinds, options.label_free_weight)
     weighted += [(f"{one.output}:{one.kind}", label_term(nodes, inputs, one), one.weight) for one in options.labels]
+    if options.boxes is not None:
+        weighted += options.boxes.terms(nodes, inputs)
+        if teacher is not None:
+            teacher.shapes(options.boxes.outputs)
     for index, one in enumerate(options.distill):
         random = np.random.default_rng([seed, index])
         weighted.append((f"{one.pair}:{one.kind}", bound_term(nodes, targets, one, random), one.weight))
@@ -91,7 +95,7 @@ def append_losses(
     loss = nodes.named(_total(nodes, weighted), "loss")
     parts = {name: nodes.named(value, f"loss/part/{name}") for name, (_, value, _) in zip(names, weighted, strict=True)}
     if teacher is not None:
-        teacher.fetch(tuple(targets.inputs))
+        teacher.fetch((*targets.inputs, *(() if options.boxes is None else options.boxes.outputs)))
     weights = {name: weight for name, (_, _, weight) in zip(names, weighted, strict=True)}
     extra, notes = tuple(nodes.parameters), tuple(nodes.notes.values())
     return LossGraph(proto, loss, parts, weights, targets.inputs, inputs.specs, extra, notes)

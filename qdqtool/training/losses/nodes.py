@@ -193,6 +193,45 @@ class Nodes:
         self.notes.setdefault(value.name, said)
         return before
 
+    def logits_of(self, name: str, activation: str) -> LossValue:
+        """An output as it would be without the Sigmoids or Softmaxes of its scores, whatever only moved them since.
+
+        The nodes that move are written once more around the logits; what has no such activation behind it, such as a
+        box's offsets, is read as it is.
+
+        Raises:
+            QdqError: no such tensor, or its scores come from no such activation; "" asks for none.
+        """
+        value = self.tensor(name, "--labels")
+        bare = self._bare(name, activation, {}) if activation else name
+        if activation and bare == name:
+            reason = f"{name} holds probabilities, and no {activation} that made them was found"
+            raise QdqError("--labels", reason, "export the model with its logits, or give --loss")
+        return LossValue(bare, value.shape, value.elem_type, True, self)
+
+    def _bare(self, name: str, activation: str, done: dict[str, str]) -> str:
+        """The name of a tensor without activations: its own where there is none."""
+        node = self._made.get(name)
+        if node is None or name in done:
+            return done.get(name, name)
+        done[name] = name
+        if node.op_type == activation:
+            done[name] = node.input[0]
+        elif node.domain == PAIR_DOMAIN or node.op_type == "Identity":
+            before = self._bare(node.input[0], activation, done)
+            done[name] = name if before == node.input[0] else before
+        elif node.op_type in _MOVES - {"Split"}:
+            count = len(node.input) if node.op_type == "Concat" else 1
+            inputs = [self._bare(one, activation, done) for one in node.input[:count]]
+            if inputs != list(node.input[:count]):
+                copy = onnx.NodeProto()
+                copy.CopyFrom(node)
+                copy.name = done[name] = self.names.unique(f"loss/{node.op_type}")
+                copy.input[:count] = inputs
+                copy.output[:] = [done[name]]
+                self.graph.node.append(copy)
+        return done[name]
+
     def note_probabilities(self, value: LossValue, wanted_by: str) -> None:
         """Note where a loss wants logits and takes what a Sigmoid or Softmax made."""
         maker = self._maker(value.name)

@@ -7,9 +7,13 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from qdqtool.errors import QdqError
 from qdqtool.options import option
+
+if TYPE_CHECKING:
+    from qdqtool.training.losses.box_losses import BoxLoss
 
 LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
     "ce": ("axis", "smoothing"),
@@ -79,6 +83,7 @@ class LossOptions:
     Attributes:
         distill_weight: weight of the label-free term (normalized error at the points); None for 1 where nothing else
             is asked for, else 0.
+        boxes: a detector's loss on labeled boxes; None for none.
     """
 
     labels: tuple[Label, ...] = option(
@@ -109,13 +114,19 @@ class LossOptions:
         read=float,
         group=WHAT,
     )
+    boxes: BoxLoss | None = None
+
+    @property
+    def learns_labels(self) -> bool:
+        """Whether what is minimized comes with the data."""
+        return bool(self.labels or self.script or self.boxes)
 
     @property
     def label_free_weight(self) -> float:
         """The weight of the label-free term, the default worked out."""
         if self.distill_weight is not None:
             return self.distill_weight
-        return 0.0 if self.labels or self.distill or self.script else 1.0
+        return 0.0 if self.learns_labels or self.distill else 1.0
 
     @property
     def needs_teacher(self) -> bool:
