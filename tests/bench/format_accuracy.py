@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What number formats cost a task: the bundled vision transformer and two detectors of the corpus. No test.
 
-`python tests/bench/format_accuracy.py [--models shapes_vit,yolox_nano_coco] [--count 2500] [--runs "INT8;FP8"]`: `insert
---target rtx` calibrates on other pictures than those that judge; onnxruntime computes Q/DQ as they stand. A loss is
-FP32's figure minus the model's over the same resamples, with 95 % of them. "kept": operators in float, by search or
-as heads, then by rules for the format.
+`python tests/bench/format_accuracy.py [--models shapes_vit,yolox_nano_coco] [--count 2500] [--runs "INT8;FP8"]`:
+`insert --target rtx` calibrates on other pictures than those that judge; onnxruntime computes Q/DQ as they stand. A
+loss is FP32's figure minus the model's over the same resamples, with 95 % of them. "kept": operators in float, by
+search or as heads, then by rules for the format.
 """
 
 from __future__ import annotations
