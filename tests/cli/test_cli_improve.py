@@ -39,6 +39,11 @@ def let_all_lose(monkeypatch: pytest.MonkeyPatch, lost: float, before: Callable[
     monkeypatch.setattr(CrossJudge, "figures", figures)
 
 
+def try_only(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """One stage instead of all."""
+    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "stages_of", lambda effort: (stage,))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     onnx.save(model_of(SMALL_NET), tmp_path / "m.onnx")
@@ -53,9 +58,7 @@ def test_the_exit_code_says_whether_it_is_enough(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: float, code: int
 ) -> None:
     let_all_lose(monkeypatch, value)
-    monkeypatch.setattr(
-        importlib.import_module("qdqtool.workflows.improve"), "stages_of", lambda effort: ("condition",)
-    )
+    try_only(monkeypatch, "condition")
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx")
     said = run(capsys, "improve", folder / "q.onnx", *words)
     assert said.code == code and f"wrote {folder / 'o.onnx'}" in said.out
@@ -69,6 +72,7 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
     said: list[str] = []
 
     let_all_lose(monkeypatch, 0.2, lambda: said.append(capsys.readouterr().err))
+    try_only(monkeypatch, "method")
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx")
     last = run(capsys, "improve", folder / "q.onnx", *words)
     row = r"qdqtool: tried: as given: loss 0\.2000 \(0\.2000 to 0\.2000\), cost .* layers\n"
@@ -81,6 +85,7 @@ def test_a_terminal_is_told_the_seconds_too(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_all_lose(monkeypatch, 0.0)
+    try_only(monkeypatch, "method")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     words = ("--data", folder / "d.npy", "--max-loss", "0.1", "-o", folder / "o.onnx", "--color", "never")
     assert re.search(r"tried: as given: .*\d+ s\n", run(capsys, "improve", folder / "q.onnx", *words).err)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -84,7 +83,7 @@ def test_formats_that_a_board_lacks_are_named_and_have_no_row() -> None:
 
 
 def test_a_q_dq_file_is_taken_as_it_is_and_held_against_itself_without_pairs() -> None:
-    placed = insert(convolutions(), data={"x": np.zeros((1, 256, _SIDE, _SIDE), np.float32) + 0.5}).model
+    placed = insert(convolutions()).model
     plain, given = board(convolutions(), formats=("int8",)), board(placed, formats=("int8",))
     assert [row.milliseconds for row in given.rows] == pytest.approx([row.milliseconds for row in plain.rows], rel=0.02)
 

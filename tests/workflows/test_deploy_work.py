@@ -177,6 +177,7 @@ def test_an_interrupted_command_says_in_one_line_how_it_goes_on(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.slow
 def test_killed_at_random_moments_the_results_are_the_same(here: Path, tmp_path: Path) -> None:
     def start(folder: Path) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-m", "qdqtool", "deploy", here / "net.onnx", "--data", here / "data.npy"]
