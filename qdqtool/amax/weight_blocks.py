@@ -3,7 +3,7 @@
 
     x = scale[k // block, n] * code[k, n]      scale rounded to its type in the file before there are codes
 
-Works on arrays. Not which weights have blocks (`match/planner.py`), nor where their data come from.
+Works on arrays. Not which weights have blocks (`match/weight_points.py`), nor where their data come from.
 """
 
 from __future__ import annotations
