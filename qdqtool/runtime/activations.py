@@ -16,6 +16,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.types import known_types, wrong_type
 from qdqtool.graph.view import QUANTIZE
 from qdqtool.runtime.array_file import ArrayFile
+from qdqtool.runtime.emulated_formats import emulated
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.known_numbers import with_known_numbers
 from qdqtool.runtime.providers import provider_names
@@ -62,6 +63,7 @@ class ObservableModel:
         as_written: bool = False,
     ) -> None:
         """Look at a model."""
+        model = emulated(model)
         self.model, self.provider, self.where = model, provider, where
         self.disabled = MERGING if as_written else ()
         self._as_written = as_written
@@ -230,7 +232,7 @@ def runtime_types(model: Model, names: Iterable[str], where: object = "model") -
         QdqError: onnxruntime refuses the model.
         MissingPackageError: no onnxruntime, or several.
     """
-    runtime = load_onnxruntime()
+    runtime, model = load_onnxruntime(), emulated(model)
     part = computable_part(model, runtime)
     asked = list(dict.fromkeys(names))
     made = [name for name in asked if name in model.view.producers and name not in part.behind]

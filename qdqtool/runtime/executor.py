@@ -18,6 +18,7 @@ from qdqtool.graph.class_rows import ClassRows, class_rows
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import ArrayFile
+from qdqtool.runtime.emulated_formats import emulated
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import runnable_part
@@ -64,6 +65,7 @@ class Executor:
     ) -> None:
         """Make the session."""
         self._where = where
+        model = emulated(model)
         runtime = load_onnxruntime()
         providers = provider_names(runtime, provider)
         view = model.view
@@ -113,7 +115,7 @@ def out_of_reach(model: Model) -> dict[str, str]:
     Raises:
         QdqError: a weighted operator lies after one that is lacking.
     """
-    return runnable_part(model, load_onnxruntime()).behind
+    return runnable_part(emulated(model), load_onnxruntime()).behind
 
 
 def last_in_reach(model: Model) -> tuple[str, ...]:
@@ -123,7 +125,7 @@ def last_in_reach(model: Model) -> tuple[str, ...]:
         QdqError: a weighted operator lies after one that is lacking.
     """
     view = model.view
-    part = runnable_part(model, load_onnxruntime())
+    part = runnable_part(emulated(model), load_onnxruntime())
     given = tensor_outputs(model.graph)
     if not any(name in part.behind for name in given):
         return tuple(dict.fromkeys(given))
