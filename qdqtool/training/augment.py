@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flips, crops and color changes of pictures that carry no labels. Drawn per sample; not for data with labels."""
+"""Flips, crops and color changes of pictures, drawn per sample. Labeled boxes follow; no other labels do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from qdqtool.errors import QdqError
 
 Float32 = npt.NDArray[np.float32]
 Draw = np.random.Generator
+Moved = tuple[float, float, float, float]  # of a box's corners: factor and shift across, then down
 Steps = Sequence[str] | None  # None: all of them where the data are pictures
 
 _LEAST_SIDE = 0.7  # of a crop, as part of the image's
 _GAIN, _SHIFT = 0.2, 25.0  # colors: factor within 1 +- this, then grey levels within +- this
+_STAYS = (1.0, 0.0, 1.0, 0.0)
 _PICTURE = 16  # shortest side of what passes for a picture
 
 
@@ -31,29 +33,60 @@ class ImageAugment:
         steps: some of flip, crop, color, in this order.
         channels_last: whether the input is NHWC.
         spec: how files became the input; None for arrays, whose darkest and lightest values stand for black and white.
+        boxes: the array of labeled boxes beside it, see `box_losses`; None where there is none.
     """
 
     name: str
     steps: tuple[str, ...]
     channels_last: bool = False
     spec: Preprocess | None = None
+    boxes: str | None = None
 
     def __call__(self, sample: Batch, draw: Draw) -> Batch:
         """The changed sample; every image of it is drawn for by itself."""
         images = sample[self.name]
         planes = images.transpose(0, 3, 1, 2) if self.channels_last else images
-        changed = np.stack([self._image(image, draw) for image in planes])
+        every = [self._image(image, draw) for image in planes]
+        changed = np.stack([image for image, _ in every])
         given = changed.transpose(0, 2, 3, 1) if self.channels_last else changed
-        return {**sample, self.name: np.ascontiguousarray(given)}
+        found = {**sample, self.name: np.ascontiguousarray(given)}
+        if self.boxes is not None:
+            sides = planes.shape[3], planes.shape[2]
+            pairs = zip(sample[self.boxes], every, strict=True)
+            found[self.boxes] = np.stack([_follow(rows, moves, sides) for rows, (_, moves) in pairs])
+        return found
 
-    def _image(self, image: Float32, draw: Draw) -> Float32:
+    def _image(self, image: Float32, draw: Draw) -> tuple[Float32, list[Moved]]:
+        moves = []
         for step in self.steps:
-            image = _STEPS[step](image, draw, self.spec)
-        return image
+            image, moved = _STEPS[step](image, draw, self.spec)
+            moves.append(moved)
+        return image, moves
 
 
-def open_augment(steps: Steps, loader: DataLoader) -> ImageAugment | None:
+def _follow(rows: Float32, moves: Sequence[Moved], sides: tuple[int, int]) -> Float32:
+    """Boxes where the picture went, cut at its border; one whose center left it becomes a row that fills up."""
+    corners = rows[:, 1:].astype(np.float64)
+    for across, right, down, below in moves:
+        corners = corners * (across, down, across, down) + (right, below, right, below)
+        corners = np.concatenate(
+            (np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])), 1
+        )
+    middle = (corners[:, :2] + corners[:, 2:]) / 2
+    inside = ((middle > 0) & (middle < sides)).all(1)
+    followed = np.zeros_like(rows)
+    followed[:, 0] = np.where(inside, rows[:, 0], -1)
+    followed[:, 1:] = np.clip(corners, 0, sides * 2)
+    return followed
+
+
+def open_augment(steps: Steps, loader: DataLoader, boxes: str | None = None) -> ImageAugment | None:
     """The changes that `--augment` asks for, fitted to the data; None for none.
+
+    Args:
+        steps: see `ImageAugment`; None for all of them where the data are pictures.
+        loader: the data.
+        boxes: the array of labeled boxes beside the pictures.
 
     Raises:
         QdqError: a step that is none, or steps for data that are no pictures.
@@ -61,7 +94,7 @@ def open_augment(steps: Steps, loader: DataLoader) -> ImageAugment | None:
     for step in steps or ():
         if step not in _STEPS:
             raise QdqError("--augment", f"{step!r} is not one", f"choose some of {','.join(_STEPS)}")
-    axis = _channel_axis(loader)
+    axis = _channel_axis(loader, boxes)
     if steps and axis is None:
         raise QdqError("--augment", "changes images, and the data are not images", "leave it out")
     if axis is None or (steps is not None and not steps):
@@ -69,12 +102,12 @@ def open_augment(steps: Steps, loader: DataLoader) -> ImageAugment | None:
     text = loader.description.get("preprocess") if loader.description["kind"] == "images" else None
     spec = None if text is None else parse_preprocess(str(text))
     chosen = tuple(step for step in _STEPS if steps is None or step in steps)
-    return ImageAugment(loader.inputs[0].name, chosen, axis == 3, spec)
+    return ImageAugment(loader.inputs[0].name, chosen, axis == 3, spec, boxes)
 
 
-def _channel_axis(loader: DataLoader) -> int | None:
+def _channel_axis(loader: DataLoader, boxes: str | None) -> int | None:
     """Where a picture's channels lie in the only input, 1 or 3; None where the data are no pictures."""
-    if len(loader.inputs) != 1 or loader.inputs[0].dtype != np.float32:
+    if len([one for one in loader.inputs if one.name != boxes]) != 1 or loader.inputs[0].dtype != np.float32:
         return None
     if loader.description["kind"] == "images":
         return 3 if parse_preprocess(str(loader.description["preprocess"])).layout == "nhwc" else 1
@@ -88,18 +121,21 @@ def _is_large(side: int | str | None) -> bool:
     return not isinstance(side, int) or side >= _PICTURE
 
 
-def _flip(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
+def _flip(image: Float32, draw: Draw, spec: Preprocess | None) -> tuple[Float32, Moved]:
     """Left and right exchanged, every other time; float32[channels, height, width]."""
-    return image[..., ::-1] if draw.random() < 0.5 else image
+    if draw.random() < 0.5:
+        return image[..., ::-1], (-1.0, float(image.shape[2]), 1.0, 0.0)
+    return image, _STAYS
 
 
-def _crop(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
+def _crop(image: Float32, draw: Draw, spec: Preprocess | None) -> tuple[Float32, Moved]:
     """A part of the image, its sides 0.7 to 1 of the whole's, at the whole's size."""
     height, width = image.shape[1:]
     side = draw.uniform(_LEAST_SIDE, 1.0)
     top, left = draw.uniform(0, 1 - side) * height, draw.uniform(0, 1 - side) * width
     rows = _between(image, 1, top + (np.arange(height) + 0.5) * side - 0.5)
-    return _between(rows, 2, left + (np.arange(width) + 0.5) * side - 0.5)
+    part = _between(rows, 2, left + (np.arange(width) + 0.5) * side - 0.5)
+    return part, (1 / side, -left / side, 1 / side, -top / side)
 
 
 def _between(image: Float32, axis: int, places: npt.NDArray[np.float64]) -> Float32:
@@ -115,7 +151,7 @@ def _between(image: Float32, axis: int, places: npt.NDArray[np.float64]) -> Floa
     return mixed
 
 
-def _color(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
+def _color(image: Float32, draw: Draw, spec: Preprocess | None) -> tuple[Float32, Moved]:
     """Each channel's gain and level, within what pixels can be."""
     if spec is None:
         mean, std = _per_channel([-float(image.min())], len(image)), _per_channel([1.0], len(image))
@@ -127,14 +163,14 @@ def _color(image: Float32, draw: Draw, spec: Preprocess | None) -> Float32:
     gain = draw.uniform(1 - _GAIN, 1 + _GAIN, (len(image), 1, 1)).astype(np.float32)
     shift = np.float32(draw.uniform(-_SHIFT, _SHIFT))
     changed: Float32 = (np.clip(pixels * gain + shift, 0, 255) * scale - mean) / std
-    return changed
+    return changed, _STAYS
 
 
 def _per_channel(values: Sequence[float], channels: int) -> Float32:
     return np.broadcast_to(np.array(values, np.float32).reshape(-1, 1, 1), (channels, 1, 1))
 
 
-_Change = Callable[[Float32, Draw, Preprocess | None], Float32]
+_Change = Callable[[Float32, Draw, Preprocess | None], tuple[Float32, Moved]]
 _STEPS: dict[str, _Change] = {
     "flip": _flip,
     "crop": _crop,

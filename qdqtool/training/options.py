@@ -365,7 +365,7 @@ class TrainingOptions:
         run: how long, seed, checkpoint, log.
         ranges: what becomes of scales: fixed, learn, or ema (TAO's moving maximum).
         bn: BatchNormalization: keep trains it as an affine map, fold folds it into the weights first.
-        augment: some of flip, crop, color, for pictures without labels; None for all of them there.
+        augment: some of flip, crop, color, for pictures without labels or with boxes; None for all of them there.
         equalize: whether channels are equalized within the scales before the first step, where the model in float is
             what is learned and nothing is frozen.
         batch: samples in one run; None for 1, or for what the model fixes.
@@ -401,7 +401,7 @@ class TrainingOptions:
     augment: tuple[str, ...] | None = option(
         None,
         "--augment",
-        "augmentation of images: none, or some of flip,crop,color (default: all of them without labels)",
+        "augmentation of images: none, or some of flip,crop,color (default: all of them, none beside classes)",
         metavar="A",
         convert=_augment,
         group=WHAT,

@@ -125,3 +125,25 @@ def test_data_that_are_no_images_are_refused() -> None:
     feed = open_loader(lambda: [{"x": PIXELS}], [Input("x", (None, 3, 6, 8), np.dtype(F))])
     with pytest.raises(QdqError, match=r"--augment: .*not images"):
         open_augment(["flip"], feed)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_boxes_follow_the_picture(last: bool) -> None:
+    picture = np.zeros((2, 3, 60, 80), F)
+    picture[0, :, 20:40, 10:30], picture[1, :, 30:50, 40:70] = 200, 200
+    rows = np.array([[[4, 10, 20, 30, 40], [-1, 0, 0, 0, 0]], [[2, 40, 30, 70, 50], [1, 0, 0, 2, 2]]], F)
+    sample = {"x": picture.transpose(0, 2, 3, 1) if last else picture, "rows": rows}
+    augment = ImageAugment("x", ("flip", "crop", "color"), last, boxes="rows")
+    seen = set()
+    for seed in range(12):
+        found = augment(sample, np.random.default_rng(seed))
+        images = found["x"].transpose(0, 3, 1, 2) if last else found["x"]
+        assert np.array_equal(found["rows"], augment(sample, np.random.default_rng(seed))["rows"])
+        assert found["rows"][:, 0, 0].tolist() == [4, 2] and found["rows"][0, 1, 0] == -1
+        seen.add(float(found["rows"][1, 1, 0]))
+        for image, row in zip(images, found["rows"][:, 0], strict=True):
+            down, across = np.nonzero(image.mean(0) > (image.mean(0).max() + image.mean(0).min()) / 2)
+            edges = [across.min(), down.min(), across.max() + 1, down.max() + 1]
+            assert np.abs(row[1:] - edges).max() <= 1.01
+    assert seen == {1, -1}  # the corner is cut off now and then
+    assert np.array_equal(sample["rows"], rows)
