@@ -11,7 +11,7 @@ from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.diagnosis.cause import Cause, LossCauses
 from qdqtool.diagnosis.evidence import Evidence, without_pairs_of
-from qdqtool.diagnosis.suspects import FAULTS, TRAITS
+from qdqtool.diagnosis.suspects import FAULTS, MOST, TRAITS
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.model import Model
@@ -84,8 +84,12 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
         for suspect in (one for make in makers for one in make(found)):
             cause = suspect.cause
             if suspect.change is not None:
-                gain = loss - found.reference.loss(suspect.change(base))
+                left = found.reference.loss(suspect.change(base))
+                gain = loss - left
                 if not suspect.named and gain < max(_LEAST, suspect.part * loss):
+                    continue
+                narrower = suspect.narrower
+                if narrower is not None and found.reference.loss(narrower(base)) - left < MOST * gain:
                     continue
                 cause = replace(cause, gain=gain)
                 changes.append(suspect.change)

@@ -61,12 +61,15 @@ class Suspect:
         change: makes the model without it; None where no change shows what its remedy wins.
         named: whether it is a cause whatever its gain is.
         part: of the loss, that the change wins of a cause.
+        narrower: makes the model without causes of fewer places, which win most of what `change` wins where they are
+            the cause; None where there are none.
     """
 
     cause: Cause
     change: Callable[[Model], Model] | None
     named: bool = False
     part: float = 0.2
+    narrower: Callable[[Model], Model] | None = None
 
 
 def insert_step(**options: OptionValue) -> RecipeStep:
@@ -142,7 +145,7 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         text = "; ".join(filter(None, (said, seen)))
         cause = Cause("preprocessing", tuple(found.context.view.inputs), text, insert_step(method="auto"))
         yield Suspect(cause, _with_best(tensors), named=bool(said))
-    elif len(off) > _FEW or (off and 0 < _calibration(found).samples <= _FEW_SAMPLES):
+    elif len(off) > _FEW:
         yield _all_ranges(found, off)
     elif off:
         for one in off:
@@ -150,6 +153,8 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
             name = "saturated tensor" if one.amax < one.best else name
             cause = Cause(name, (one.name,), _described(one), insert_step(method="auto"), figures=one.figures())
             yield Suspect(cause, _with_best([one]))
+        if 0 < _calibration(found).samples <= _FEW_SAMPLES:
+            yield replace(_all_ranges(found, off), narrower=_with_best(off))
     elif tensors:
         worst = sorted(tensors, key=lambda one: -one.drop)[:_FEW]
         likely = _calibration(found).method.startswith(_CUTTING)

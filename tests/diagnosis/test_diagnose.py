@@ -147,6 +147,12 @@ def test_calibrated_on_a_single_image_without_objects() -> None:
     assert cause.name == "calibration data" and "scales come from 2 samples" in cause.evidence
 
 
+def test_one_saturated_tensor_of_a_model_calibrated_on_few_samples() -> None:
+    model = open_model(quantized(images()[:8]))
+    broken = with_scales(model, {"/stage8a/relu/Relu_output_0": Scale.of(1e-4)})
+    assert first(causes(broken)).name == "saturated tensor"
+
+
 def test_calibrated_on_another_order_of_channels(tmp_path: Path) -> None:
     folder = tmp_path / "pixels.npy"
     np.save(folder, np.random.default_rng(0).integers(0, 256, (12, 12, 12, 3), np.uint8))
