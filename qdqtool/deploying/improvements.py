@@ -21,6 +21,7 @@ _OUTPUT_LOSSES = (0.02, 0.003)  # the first is what `deploy` asks for, the secon
 # What n samples do not show once is rarer than 3 in n, with 95 %: 1 - 0.05^(1/n) is 3/n.
 _OF_NONE = 3
 _CACHE_VERSION = "10.3"  # of a cache between two steps, which no TensorRT reads; its scales are those of any version
+_FIRST_EDITS, _LAST_EDIT = "equalize,smooth,clip", "correct"  # of `--condition auto`
 GIVEN = DeployCandidate("as given", "qdq", (), "the model as it is")
 
 
@@ -73,7 +74,7 @@ def attempts(stage: Stage, faults: GivenFaults, best: DeployCandidate) -> list[A
         whole = _inserted("condition, keep-float 0", {"condition": "auto", "keep-float": 0}, "weights edited first")
         return [auto, replace(whole, over="method mse", without_float="condition")]
     options = _insert_options(best)
-    name = best.name if best.steps and best.steps[0].verb == "insert" else f"method {_METHODS[0]}"
+    name = best.name if any(step.verb == "insert" for step in best.steps) else f"method {_METHODS[0]}"
     base = {key: value for key, value in options.items() if key not in ("keep-float", "max-output-loss")}
     if stage == "keep-float":
         why = "the operators that lose most in float"
@@ -120,8 +121,23 @@ def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
     """The options of the best model's `insert`; those of `auto` where it keeps the scales that were given."""
     for step in best.steps:
         if step.verb == "insert":
-            return dict(step.options)
+            options = dict(step.options)
+            return {**options, "condition": "auto"} if options.get("condition") == _LAST_EDIT else options
     return {"method": _METHODS[0]}
+
+
+def with_edits_apart(attempt: Attempt) -> Attempt:
+    """The attempt with a step of its own for what `insert --condition auto` does before biases are corrected.
+
+    That is the same whatever stays in float, so that attempts share it. `condition` places pairs as `insert` does for a
+    GPU: other targets keep the one step.
+    """
+    first, *more = attempt.candidate.steps
+    if first.options.get("condition") != "auto":
+        return attempt
+    edit = RecipeStep("condition", "condition", options={"steps": _FIRST_EDITS})
+    insert = replace(first, options={**first.options, "condition": _LAST_EDIT})
+    return replace(attempt, candidate=replace(attempt.candidate, steps=(edit, insert, *more)))
 
 
 def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
@@ -147,6 +163,14 @@ def is_shown(loss: Figure, most: float, samples: int) -> bool:
     nothing changed do not vary, however few they are.
     """
     return loss.value <= most and loss.interval.high <= most and samples * most >= _OF_NONE
+
+
+def is_enough(loss: Figure, most: float, samples: int) -> bool:
+    """Whether no further attempt is needed: a loss is shown to be within the bound, and nothing is left to win.
+
+    A looser bound alone must not end the search at a worse model than a tighter one.
+    """
+    return loss.value <= 0 and is_shown(loss, most, samples)
 
 
 @dataclass(frozen=True)

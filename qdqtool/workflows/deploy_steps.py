@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
 
 _OUT = "again"  # the folder of a recipe's run, beside the recipe
-READS_DATA = frozenset(["insert", "ptq", "finetune", "amp"])
+READS_DATA = frozenset(["insert", "condition", "ptq", "finetune", "amp"])
 _NOT_MET = 1  # exit code of a verb that wrote its files and found them to be less than was asked for
 
 
@@ -123,7 +123,7 @@ class MadeFiles:
         if verb == "peel":
             layers = tuple(FloatLayer(**{**one, "outputs": tuple(one["outputs"])}) for one in report["layers"])
             return replace(made, model=written, cache=folder / step.outputs["cache"], layers=layers)
-        if verb == "amp":
+        if verb in ("amp", "condition"):
             return replace(made, model=written)
         if verb == "graft":  # the cache is in the model now
             return replace(made, model=written, qdq=written, cache=None, layers=())
@@ -220,7 +220,7 @@ def _words(step: RecipeStep, job: StepJob, named: _Named, source: str) -> dict[s
         words["target"] = target.kind
     if step.verb == "lint" and target.dla is not None:
         words["platform"] = target.dla
-    if step.verb in ("lint", "insert", "peel", "ptq", "graft") and target.version is not None:
+    if step.verb in ("lint", "insert", "condition", "peel", "ptq", "graft") and target.version is not None:
         words.setdefault("trt-version", target.version.text)
     if step.verb == "peel":
         words["source"] = source

@@ -25,9 +25,11 @@ from qdqtool.deploying.improvements import (
     Measured,
     attempts,
     best_of,
+    is_enough,
     is_shown,
     is_within,
     stages_of,
+    with_edits_apart,
     with_rest,
 )
 from qdqtool.deploying.target import DeployTarget, Kind
@@ -153,7 +155,7 @@ class _Improvement:
         return StepJob(self._plain, "model", samples, how, preprocess, self._target, provider, say, commands, shared)
 
     def try_all(self) -> None:
-        """Every attempt, in order, until the samples show that one is enough, or the time is over."""
+        """Every attempt, in order, until one is shown to be within the bound and loses nothing, or the time is over."""
         self._beat.begin("measuring FP32")
         self._judge = CrossJudge([self._judges.to_choose(one.choose) for one in self._splits[:_ALL]])
         self._beat.begin(f"{GIVEN.name}: linting")
@@ -165,7 +167,7 @@ class _Improvement:
         for number, stage in enumerate(stages):
             best = self._best().attempt.candidate if self._tried else GIVEN
             for one in attempts(stage, faults, best):
-                if self._tried and self._is_shown(self._best()):
+                if self._tried and self._is_enough(self._best()):
                     return
                 if self._is_late():
                     self._unreached = list(stages[number:])
@@ -173,7 +175,8 @@ class _Improvement:
                 if stage == "finetune" and (not self._tried or self._best().trial.refused):
                     continue  # training leaves pairs where they are
                 if one.without_float is None or self._keeps_more_in_float(one):
-                    self._try(with_rest(one, self._rest))
+                    apart = with_edits_apart(one) if self._target.kind == "gpu" else one
+                    self._try(with_rest(apart, self._rest))
 
     def _diagnosed(self) -> LossCauses | None:
         """Why the model as given loses; None where that cannot be measured."""
@@ -188,9 +191,9 @@ class _Improvement:
             self.notes.append(f"the cause was not looked for: {error.line()}")
             return None
 
-    def _is_shown(self, tried: _Tried) -> bool:
+    def _is_enough(self, tried: _Tried) -> bool:
         loss = tried.trial.loss
-        return not tried.trial.refused and loss is not None and is_shown(loss, self._most, self._judge.count)
+        return not tried.trial.refused and loss is not None and is_enough(loss, self._most, self._judge.count)
 
     def _is_late(self) -> bool:
         minutes = self._options.max_minutes

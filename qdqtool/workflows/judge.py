@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from qdqtool.evaluation.coco_names import model_names
 from qdqtool.evaluation.labels import name_their_samples
 from qdqtool.evaluation.loss_scale import Word, word_of
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between, resampled_figure
-from qdqtool.evaluation.samples import LabeledSamples, open_samples
+from qdqtool.evaluation.samples import Chunk, LabeledSamples, open_samples
 from qdqtool.evaluation.tasks import (
     ChosenTask,
     ClassAgreement,
@@ -45,6 +45,7 @@ _OF_OTHERS = (
     "and --eval-labels both are by labels"
 )
 _FP16_NOTE = "FP16 is measured as FP32: which operators the builder runs in FP16 is not known"
+_HELD_BYTES = 128 << 20  # of the samples and FP32's outputs that a judge holds at most
 _TOLD_EVERY = 8  # runs between two lines of progress
 
 
@@ -100,6 +101,7 @@ class Judge:
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain)
         self._float = Executor(plain, self._outputs, "FP32")
+        self._held: Sequence[tuple[Chunk, Mapping[str, Any]]] = ()
         self.count = 0
         self.chosen, self.found = self._read_float(self._choose(options))
         self.reference = resampled_figure(self.chosen.task.measure(self.found, self.found))
@@ -196,10 +198,9 @@ class Judge:
         found: list[list[Any]] = [[] for _ in tasks]
         first = 0
         compares = other is None or any(task.compares for task in tasks)
-        for number, chunk in enumerate(self.samples.chunks()):
+        for number, (chunk, reference) in enumerate(self._held or self._walk(compares=compares)):
             if number % _TOLD_EVERY == 0:
                 self._say(f"{name}: measured on {first} samples")
-            reference = self._float.run(chunk.batch) if compares else {}
             if other is None:
                 self._require_finite(reference, first)
             outputs = reference if other is None else other.run(chunk.batch)
@@ -208,6 +209,22 @@ class Judge:
             first += len(chunk.geometries)
         self.count = first
         return found
+
+    def _walk(self, *, compares: bool) -> Iterator[tuple[Chunk, Mapping[str, Any]]]:
+        """The samples of each run and what FP32 gives for them; both are held for the next model where they are small.
+
+        FP32 is run only where a task compares with it.
+        """
+        held, held_bytes = [], 0
+        for chunk in self.samples.chunks():
+            reference = self._float.run(chunk.batch) if compares else {}
+            if compares and held_bytes <= _HELD_BYTES:
+                arrays = (*chunk.batch.values(), *reference.values())
+                held_bytes += sum(one.nbytes if isinstance(one, np.ndarray) else _HELD_BYTES for one in arrays)
+                held.append((chunk, reference))
+            yield chunk, reference
+        if held_bytes <= _HELD_BYTES:
+            self._held = held
 
 
 class Judges:
