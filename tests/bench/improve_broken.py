@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from accuracy_subjects import FACE_NAMES, SUBJECTS
 from cost import measured, table
+from pages import rewrite
 
 if TYPE_CHECKING:
     import onnx
@@ -70,6 +71,11 @@ class Broken:
     model: str
     break_: Callable[[Path, Path, Path], Path]
     used: int = 160
+
+    @property
+    def named(self) -> str:
+        """What is wrong with which model."""
+        return f"{self.what} ({self.model})"
 
 
 @dataclass(frozen=True)
@@ -348,16 +354,15 @@ def row_of(case: Broken, corpus: Path, effort: str) -> dict[str, Any]:
         named = causes[0]["name"] if causes else "none"
         looser = loss_between(found[f"improve {TIGHT:g}"], found[f"improve {LOOSE:g}"])
         return {
-            "broken": f"{case.what} ({case.model})",
+            "broken": case.named,
             "cause": named,
             "right": named in case.causes,
             "losses": {name: _facts(one) for name, one in lost.items()},
-            "kept": {bound: facts[bound]["kept"] for bound in facts},
-            "shown": {bound: facts[bound]["shown"] for bound in facts},
+            "kept": facts[TIGHT]["kept"],
             "best by hand": best,
             "over the best": _facts(over),
             "looser less tighter": _facts(looser),
-            "seconds": seconds,
+            "seconds": [*seconds.values()],
         }
 
 
@@ -382,11 +387,11 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     lost = row["losses"]
     loose, tight = lost[f"improve {LOOSE:g}"], lost[f"improve {TIGHT:g}"]
     bounds = f"{loose['value']:.4f}, {tight['value']:.4f}"
-    seconds = ", ".join(f"{one:.0f}" for one in row["seconds"].values())
+    seconds = ", ".join(f"{one:.0f}" for one in row["seconds"])
     cause = row["cause"] + ("" if row["right"] else " (wrong)")
     best = row["best by hand"]
     return (
-        row["broken"], cause, _text(lost["as given"])[0], *_text(tight), row["kept"][TIGHT], best, _text(lost[best])[0],
+        row["broken"], cause, _text(lost["as given"])[0], *_text(tight), row["kept"], best, _text(lost[best])[0],
         *_text(row["over the best"]), bounds, seconds,
     )  # fmt: skip
 
@@ -399,19 +404,25 @@ def main() -> int:
     )
     parser.add_argument("--effort", default="default")
     parser.add_argument("--only", help="words of what is wrong, separated by commas")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="rows that are measured; those that it has are not measured again")
+    parser.add_argument("--write", type=Path, help="a page with the two comments, between which the table is put")
     args = parser.parse_args()
     wanted = args.only.split(",") if args.only else [""]
-    rows = []
+    done = json.loads(args.json.read_text()) if args.json and args.json.is_file() else {}
     for case in CASES:
-        if any(word in case.what for word in wanted):
-            rows.append(row_of(case, args.corpus, args.effort))
-            print("  ".join(cells(rows[-1])), file=sys.stderr, flush=True)
+        if case.named not in done and any(word in case.what for word in wanted):
+            done[case.named] = row_of(case, args.corpus, args.effort)
+            print("  ".join(cells(done[case.named])), file=sys.stderr, flush=True)
             if args.json:
-                args.json.write_text(json.dumps(rows, indent=1) + "\n")
+                args.json.write_text(json.dumps(done, indent=1) + "\n")
+    rows = [done[case.named] for case in CASES if case.named in done]
     print(table(HEAD, [cells(row) for row in rows]))
     right = sum(row["right"] for row in rows)
-    print(f"the cause is named first in {right} of {len(rows)}")
+    said = f"The cause is named first in {right} of {len(rows)}."
+    print(said)
+    if args.write:
+        lines = [f"| {' | '.join(one)} |" for one in (HEAD, ["---"] * len(HEAD), *map(cells, rows))]
+        rewrite(args.write, "improve_broken.py", [said, "", *lines])
     worse = [row for row in rows if any(map(_is_surely_worse, (row["over the best"], row["looser less tighter"])))]
     return 1 if worse else 0
 
