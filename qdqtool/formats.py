@@ -4,7 +4,7 @@
 `PlanOptions.format` picks one: `prepare` lifts the model to its opset, rules of a target that are for it alone name it
 (`formats = ["fp8"]`), `plan_pairs` gives it to the points, `place` stores weights as its codes. `Point.format` and
 `Scale.format` carry it, `Scale.in_format` keeps the clipping value, `pair_format` (`passes/quant_params.py`) reads it
-from a pair. `require_format` (`deploying/boards.py`) refuses what a version or board does not have.
+from a pair. `require_format` (`forecasting/boards.py`) refuses what a version or board does not have.
 `Peeled.refuse_other_formats` keeps it out of caches, `points_everywhere` off a DLA. A pair that is more than a scale
 and a zero point (codes cut off by a Clip, scales in blocks) is written by `_PairWriter` (`passes/insert.py`), rounded
 by the search (`measuring/staged_model.py`) and carried into FP16 models by `passes/typed_pairs.py`.

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.engine.layer_work import LayerWork
+from qdqtool.forecasting.boards import device_of, find_place
 from qdqtool.forecasting.devices import known_devices
 from qdqtool.forecasting.formats import FormatTime, compared, time_of
 from qdqtool.forecasting.layer_time import LayerTimes

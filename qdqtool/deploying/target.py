@@ -9,10 +9,10 @@ from typing import Literal
 
 import onnx
 
-from qdqtool.deploying.boards import Destination, DlaPlatform
 from qdqtool.display import counted
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.boards import Destination, DlaPlatform
 from qdqtool.graph.importable import foreign_operators
 from qdqtool.graph.opset_lower import lowering_todo
 from qdqtool.graph.types import opset_of

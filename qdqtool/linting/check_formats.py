@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
+from qdqtool.display import named
 from qdqtool.engine.engine_view import DYNAMIC
+from qdqtool.forecasting.boards import boards_of
 from qdqtool.formats import FP4, INT4, INT8, NumberFormat, number_formats
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.linting.check_silent_float import severity_of
@@ -108,15 +110,21 @@ def format_version(context: LintContext) -> Iterator[CheckFault]:
     """A number format that the TensorRT that was asked for does not read. A note says which GPUs have the format.
 
     TensorRT reads FP8 from 9.1 on, INT4 from 10.0, FP4 from 10.8. FP8 needs compute capability 8.9, FP4 10.0, INT4 8.0:
-    an Orin (8.7) has neither FP8 nor FP4, a Xavier (7.2) INT8 alone. TensorRT for RTX builds no engine for a GPU that
-    lacks a format of the file.
+    an Orin (8.7) has neither FP8 nor FP4, a Xavier (7.2) INT8 alone. Where the version is that of a JetPack or DRIVE OS
+    all of whose boards lack the format, that is an error, too. TensorRT for RTX builds no engine for a GPU that lacks a
+    format of the file.
     """
     asked = context.asked if context.target != RTX_TARGET else None
+    boards = boards_of(asked.platform) if asked is not None else []
     for row in formats_in(context.file_view):
         since = ".".join(map(str, row.since))
         if asked is not None and (asked.major, asked.minor) < row.since:
             text = f"has {row.title}, which TensorRT reads from {since} on"
             yield CheckFault(model_place(context), text, f"build with TensorRT {since} or later, or quantize to INT8")
+        elif boards and all(int(board.sm) < row.sm for board in boards):
+            text = f"has {row.title}, which needs compute capability {row.sm / 10} or later: "
+            text += f"{asked.platform if asked else ''} runs on {named([board.title for board in boards])}"
+            yield CheckFault(model_place(context), text, "quantize to INT8")
         elif row.sm:
             text = f"has {row.title}, which needs a GPU of compute capability {row.sm / 10} or later"
             yield CheckFault(model_place(context), text, "", severity="note")

@@ -297,7 +297,7 @@ def missing_scale(context: LintContext) -> Iterator[CheckFault]:
 
     What reads it runs in float. It may be meant so; `insert` would quantize it.
     """
-    if not context.view.pairs:
+    if all(context.format_of(pair) != INT8 for pairs in context.view.pairs.values() for pair in pairs):
         return
     residual = {(g.residual.node.key, g.residual.index) for g in context.groups if g.residual is not None}
     for point in context.plan.activations:

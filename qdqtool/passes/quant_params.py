@@ -35,11 +35,6 @@ class OtherTypeError(QdqError):
 
     def __init__(self, tensor: str, kind: str) -> None:
         super().__init__(tensor, f"quantized to {kind}, where TensorRT's caches hold symmetric int8 only", _why(kind))
-        self.kind = kind
-
-    def in_place_of_int8(self, todo: str) -> QdqError:
-        """The same for a verb that makes no cache."""
-        return QdqError(self.where, f"quantized to {self.kind}, in place of which no int8 scale can stand", todo)
 
 
 @dataclass(frozen=True)

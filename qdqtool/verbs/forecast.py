@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from qdqtool.data.model_inputs import inputs_of
-from qdqtool.deploying.boards import Destination, device_of, find_place, known_boards
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.engine.layer_work import ATTENTION, LayerWork, built_work
 from qdqtool.engine.profile import read_profile
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.boards import Destination, device_of, find_place, known_boards
 from qdqtool.forecasting.devices import Device, known_devices
 from qdqtool.forecasting.formats import PAYS, DecidingLayer, FormatTime, compared, deciding_layers, in_format, time_of
 from qdqtool.forecasting.layer_time import LayerTimes

@@ -12,11 +12,11 @@ import onnx
 
 from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.deploying.board_ratios import pays_nowhere
-from qdqtool.deploying.boards import require_format
 from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.forecasting.boards import require_format
 from qdqtool.forecasting.model_layers import layers_in
 from qdqtool.formats import number_format
 from qdqtool.graph.edit import edits_of

@@ -27,7 +27,6 @@ from qdqtool.measuring.weight_search import counted_moments, search_scales
 from qdqtool.observers.options import with_method
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
-from qdqtool.passes.quant_params import OtherTypeError
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.rest import rest_type
 from qdqtool.precision.rounded import as_run
@@ -229,11 +228,7 @@ def _plain_form(model: Model, opened: Model, options: InsertOptions) -> Model:
     if keeping_of(options, by_default=False):
         raise QdqError(opened.name, "already has Q/DQ", "add --requantize")
     plain = model.copy()
-    try:
-        peel_pairs(plain, on_conflict="max", on_asymmetric="widen")
-    except OtherTypeError as error:
-        todo = "leave --data out to keep these Q/DQ, or give the model that they were put into"
-        raise error.in_place_of_int8(todo) from None
+    peel_pairs(plain, on_conflict="max", on_asymmetric="widen", drop_scales=True)
     return plain
 
 

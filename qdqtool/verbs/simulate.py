@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from qdqtool.display import Cells, Displayed, counted, figure, written
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
 from qdqtool.files import replacing
+from qdqtool.formats import INT8
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
@@ -66,10 +67,11 @@ class Simulated(Displayed):
         name: what messages call it.
         mode: "explicit" (Q/DQ), or "implicit" (scales of a cache).
         target: "gpu" or "dla".
-        tensors: activations that pass through INT8, by the names of the plain model.
+        tensors: activations that pass through codes, by the names of the plain model.
         weights: weights that do.
         floats: weighted operator -> why it stays in float.
         notes: what was assumed and what was left out, a sentence each.
+        formats: tensor or weight -> its number format, such as "FP8", where that is not INT8.
     """
 
     model: onnx.ModelProto
@@ -82,11 +84,21 @@ class Simulated(Displayed):
     weights: tuple[str, ...]
     floats: dict[str, str]
     notes: tuple[str, ...]
+    formats: dict[str, str] = field(default_factory=dict)
 
     def headline(self) -> str:
-        """The model, the target, and how much passes through INT8."""
-        int8 = f"{counted(len(self.tensors), 'tensor')} and {counted(len(self.weights), 'weight')} through INT8"
-        return f"{self.name} on {self.target.upper()}, {self.mode}: {int8}"
+        """The model, the target, and how much passes through each number format."""
+        titles = sorted({self.formats.get(name, INT8.title) for name in (*self.tensors, *self.weights)}) or [INT8.title]
+        parts = [
+            f"{counted(len(self.of(title, self.tensors)), 'tensor')} and "
+            f"{counted(len(self.of(title, self.weights)), 'weight')} through {title}"
+            for title in titles
+        ]
+        return f"{self.name} on {self.target.upper()}, {self.mode}: {'; '.join(parts)}"
+
+    def of(self, title: str, names: Iterable[str]) -> list[str]:
+        """Those of the tensors that have a number format."""
+        return [name for name in names if self.formats.get(name, INT8.title) == title]
 
     def summary(self) -> list[str]:
         """The headline, and what stays in float."""
@@ -148,8 +160,9 @@ class SimulateResult(Displayed):
             "schema": 1,
             "mode": one.mode,
             "target": one.target,
-            "int8_tensors": list(one.tensors),
-            "int8_weights": list(one.weights),
+            "int8_tensors": one.of(INT8.title, one.tensors),
+            "int8_weights": one.of(INT8.title, one.weights),
+            "formats": one.formats,
             "float_operators": one.floats,
             "samples": self.samples,
             "outputs": [measure.to_json() for measure in self.outputs],
@@ -272,8 +285,11 @@ def _explicit(plain: Model, whole: Model, peeled: Peeled) -> Simulated:
     if peeled.estimated:
         notes.append(f"{len(peeled.estimated)} of {len(peeled.scales)} scales were estimated without data")
     floats = {node.name: "its weight has no Q/DQ" for node in _float_nodes(peeled)}
-    int8 = (tuple(peeled.scales), tuple(peeled.weights))
-    return Simulated(whole.proto, plain.proto, plain.folder, plain.name, "explicit", "gpu", *int8, floats, tuple(notes))
+    scales = {**peeled.scales, **peeled.weights}
+    formats = {name: scale.format.title for name, scale in scales.items() if scale.format != INT8}
+    of_plain = (plain.proto, plain.folder, plain.name)
+    coded = (tuple(peeled.scales), tuple(peeled.weights))
+    return Simulated(whole.proto, *of_plain, "explicit", "gpu", *coded, floats, tuple(notes), formats)
 
 
 def _from_pairs(plain: Model, peeled: Peeled, options: SimulateOptions) -> Simulated:

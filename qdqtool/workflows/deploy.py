@@ -14,7 +14,6 @@ from typing import Any
 from qdqtool import __version__
 from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.bench_script import BuildScript
-from qdqtool.deploying.boards import device_of, find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
@@ -28,6 +27,7 @@ from qdqtool.evaluation.loss_scale import Word
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, figure_json, loss_between, loss_in_words
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
+from qdqtool.forecasting.boards import device_of, find_place
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from qdqtool.deploying.board_ratios import over_boards
-from qdqtool.deploying.boards import device_of
 from qdqtool.deploying.target import DeployTarget
 from qdqtool.display import counted
+from qdqtool.forecasting.boards import device_of
 from qdqtool.forecasting.model_layers import layers_in
 from qdqtool.graph.model import Model
 from qdqtool.verbs.forecast import BoardForecast, Engines

@@ -15,7 +15,6 @@ import numpy as np
 
 from qdqtool import __version__
 from qdqtool.data.loader import Data, inputs_of
-from qdqtool.deploying.boards import Destination
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.deploying.improvements import (
@@ -39,6 +38,7 @@ from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.files import FileSet
+from qdqtool.forecasting.boards import Destination
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of

@@ -92,12 +92,12 @@ def rows_of(asked: Asked) -> list[dict[str, Any]]:
 def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     from qdqtool.cli.commands import Commands
     from qdqtool.data.loader import DataOptions, inputs_of
-    from qdqtool.deploying.boards import device_of, find_place
     from qdqtool.deploying.candidates import candidates_for, without_shuffles
     from qdqtool.deploying.choice import LAYERS, CandidateTrial, choose
     from qdqtool.deploying.target import target_at
     from qdqtool.errors import QdqError
     from qdqtool.evaluation.metrics import loss_between
+    from qdqtool.forecasting.boards import device_of, find_place
     from qdqtool.graph.io import open_model
     from qdqtool.progress import Heartbeat
     from qdqtool.workflows.deploy_cost import cost_of_candidate

@@ -44,8 +44,8 @@ import numpy as np
 import numpy.typing as npt
 from pages import rewrite
 
-from qdqtool.deploying.boards import device_of
 from qdqtool.engine.layer_work import LayerWork
+from qdqtool.forecasting.boards import device_of
 from qdqtool.forecasting.devices import CostConstants, Device, load_constants
 from qdqtool.forecasting.formats import PAYS, compared, deciding_layers, in_format, time_of
 from qdqtool.forecasting.layer_time import LayerTimes

@@ -8,11 +8,11 @@ import re
 import onnx
 import pytest
 
-from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import candidates_for
 from qdqtool.deploying.options import EFFORTS
 from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.view import GraphView
 from tests.graphs import SMALL_NET, model_of
 

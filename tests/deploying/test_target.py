@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.view import GraphView
 from tests.graphs import SMALL_NET, model_of
 

@@ -13,10 +13,10 @@ import pytest
 
 import qdqtool
 from qdqtool import InsertOptions, PlanOptions, insert
-from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import candidates_for
 from qdqtool.deploying.target import target_at
 from qdqtool.engine.predicted_text import format_products, format_shares
+from qdqtool.forecasting.boards import find_place
 from qdqtool.forecasting.model_layers import predict_engine
 from qdqtool.graph.model import Model
 from qdqtool.workflows.deploy_cost import cost_of_candidate

@@ -144,7 +144,15 @@ def test_no_word_of_int8_where_there_is_none(model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weight", "version", "refused"), [(FP8, "8.6.1", True), (FP8, "10.8", False), (INT4, "jp5.1", True)]
+    ("weight", "version", "refused"),
+    [
+        (FP8, "8.6.1", True),
+        (FP8, "10.8", False),
+        (FP8, "11.5.0", False),
+        (FP8, "jp6.1", True),
+        (INT4, "jp5.1", True),
+        (INT4, "jp6.1", False),
+    ],
 )
 def test_a_version_that_does_not_read_the_format(weight: int, version: str, refused: bool) -> None:
     model = product(weight, None, ONE)
@@ -156,3 +164,13 @@ def test_int4_on_both_sides_is_a_product_of_int4() -> None:
     found = predicted_layers(product(INT4, INT4, ONE), target="rtx")
     assert found.forecast.products_by_type == {"INT4": 1}
     assert found.work is not None and [one.unit for one in found.work if one.products] == ["int8"]
+
+
+def test_the_boards_of_a_software_are_named() -> None:
+    (found,) = (one for one in findings(product(FP8, FP8, ONE), "gpu", "jp6.1") if one.code == "Q065")
+    assert "JetPack 6.1 runs on" in found.message and "Orin" in found.message
+
+
+def test_no_place_for_int8_is_named_in_a_model_of_another_format(shared: Path) -> None:
+    file = shared / "formats" / "NVFP4_W4A4_low_rank_FP16_branch_SVDQuant_shape_.onnx"
+    assert "Q028" not in {one.code for one in findings(file)}

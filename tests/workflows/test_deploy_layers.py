@@ -11,10 +11,10 @@ import pytest
 
 from qdqtool import DeployOptions, DeployResult, deploy
 from qdqtool.cli.main import main
-from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import target_at
+from qdqtool.forecasting.boards import find_place
 from qdqtool.workflows.deploy_layers import layers_left
 from qdqtool.workflows.deploy_steps import MadeFiles
 from tests.graphs import model_of

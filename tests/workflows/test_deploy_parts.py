@@ -13,12 +13,12 @@ import pytest
 
 from qdqtool.cli.commands import Commands
 from qdqtool.data.loader import DataOptions, inputs_of
-from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.deploying.target import DeployTarget, target_at
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.tasks import TaskOptions
+from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.io import open_model
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions

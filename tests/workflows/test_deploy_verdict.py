@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from qdqtool.deploying.boards import find_place
 from qdqtool.deploying.target import target_at
+from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.io import open_model
 from qdqtool.verbs.forecast import forecast_board
 from qdqtool.workflows.deploy_verdict import verdict_line

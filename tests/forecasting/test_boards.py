@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.deploying.boards import device_of, find_place, known_boards
 from qdqtool.errors import QdqError
+from qdqtool.forecasting.boards import device_of, find_place, known_boards
 from qdqtool.forecasting.devices import known_devices, load_device
 from qdqtool.trtversion import RELEASES, in_range
 
@@ -107,7 +107,7 @@ def test_no_name_means_two_boards() -> None:
 
 @pytest.mark.parametrize("board", known_boards(), ids=lambda board: board.name)
 def test_a_board_runs_only_versions_of_its_range(board: object) -> None:
-    from qdqtool.deploying.boards import Board
+    from qdqtool.forecasting.boards import Board
 
     assert isinstance(board, Board)
     assert board.versions() and all(in_range(version, board.trt) for version, _ in board.versions())

@@ -149,15 +149,18 @@ def known_boards() -> tuple[Board, ...]:
     return tuple(_board(entry) for entry in read_toml(path, RULES)["board"])
 
 
+def boards_of(platform: str) -> list[Board]:
+    """The boards that run a software, such as "JetPack 6.1"; none where none is named."""
+    return [one for one in known_boards() if any(_begins(platform, word) for word in one.software)]
+
+
 def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -> None:
     """Refuse a number format that is not written, or that the version or every board of its software lacks.
 
     Raises:
         QdqError: it is; the formats that there are, or that run there, are named.
     """
-    boards: list[Board] = []
-    if version is not None and version.platform and target != RTX_TARGET:
-        boards = [one for one in known_boards() if any(_begins(version.platform, word) for word in one.software)]
+    boards = [] if version is None or target == RTX_TARGET else boards_of(version.platform)
     most = max((int(one.sm) for one in boards), default=0)
 
     def lacks(one: NumberFormat) -> str:
