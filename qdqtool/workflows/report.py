@@ -26,6 +26,7 @@ from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
+from qdqtool.linting.check_formats import formats_in
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.reporting import sections
@@ -159,6 +160,7 @@ def _verdict(
         totals,
         None if cache is None else cache.found,
         found.ratios,
+        [row.title for row in formats_in(found.view)],
     )
 
 

@@ -49,6 +49,7 @@ class VerdictFacts:
         engine: sums over the built engine's layers.
         cache: the cache beside the model.
         ratios: how much faster than FP16 it should be, by board.
+        formats: titles of the number formats beside INT8 that the file holds.
     """
 
     products: Mapping[str, int]
@@ -63,6 +64,7 @@ class VerdictFacts:
     engine: EngineTotals | None = None
     cache: CacheCheck | None = None
     ratios: Sequence[BoardRatio] = ()
+    formats: Sequence[str] = ()
 
     @property
     def by_cache(self) -> CacheCheck | None:
@@ -76,13 +78,16 @@ class VerdictFacts:
 
 
 def verdict_sentence(facts: VerdictFacts) -> str:
-    """One sentence: how much is in INT8, what it costs, whether something is wrong."""
+    """One sentence: how much is in INT8 or in which types, what it costs, whether something is wrong."""
     total, int8 = sum(facts.products.values()), facts.products.get("INT8", 0)
     if facts.by_cache is not None:
         cache = facts.by_cache
         scaled = f"scales for {len(cache.matched)} of its {len(cache.matched) + len(cache.missing)} tensors"
         words = [f"a plain model with {total} {PRODUCTS}, and a calibration cache with {scaled}"]
         words.append("TensorRT chooses by it what runs in INT8, which this report does not predict")
+    elif facts.formats:
+        types = ", ".join(f"{count} in {kind}" for kind, count in facts.products.items()) or "none"
+        words = [f"{total} {PRODUCTS}: {types}", f"the file holds {', '.join(facts.formats)}"]
     elif not facts.has_pairs:
         words = [f"a plain model with {total} {PRODUCTS}: nothing is quantized"]
     else:

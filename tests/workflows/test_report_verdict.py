@@ -68,6 +68,12 @@ def test_the_sentence_of_a_plain_model_claims_no_int8() -> None:
     assert re.match("A plain model with 10 .*nothing is quantized", verdict_sentence(plain))
 
 
+def test_the_sentence_names_formats_beside_int8() -> None:
+    weights = replace(FACTS, products={"FP16": 2}, kept=0, rows=[], formats=["INT4"])
+    words = "2 convolutions and matrix products: 2 in FP16; the file holds INT4; lint finds nothing."
+    assert verdict_sentence(weights) == words
+
+
 def test_errors_and_a_refusal_are_in_the_sentence() -> None:
     refusal = ParserVerdict(False, (ParserMessage("refusal", "INVALID_NODE", "no such type"),), "1.7.1", 0)
     wrong = replace(FACTS, findings=[Finding("Q003", "error", "t", "a Q without its DQ")], parser=refusal)
