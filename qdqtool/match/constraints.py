@@ -116,6 +116,19 @@ def one_row(site: MatchSite) -> bool:
 
 
 @constraint
+def reads_attention(site: MatchSite) -> bool:
+    """It does not read what an attention gives, moved at most."""
+    view, index = site.view, weight_index(site.view, site.node)
+    maker = None if index is None else view.producer(site.node.inputs[1 - index])
+    while maker is not None and maker.op in operator_set("rearranging"):
+        maker = view.producer(maker.inputs[0])
+    if maker is None or maker.op != "MatMul" or weight_index(view, maker) is not None:
+        return False
+    shares = view.producer(maker.inputs[0])
+    return shares is not None and shares.op == "Softmax"
+
+
+@constraint
 def bias(site: MatchSite) -> bool:
     """The other operand is not a constant with one value per output channel."""
     return per_channel(site)

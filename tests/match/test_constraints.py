@@ -95,6 +95,13 @@ WIDE = """g (float[1,32,8,8] x, float[N,32] rows, float[1,32] row, float[32,1] c
  w_row = MatMul(row, m)
  w_column = Gemm<transA=1>(column, m)
  w_narrow = MatMul(rows, n)
+ w_shares = Softmax(rows)
+ w_turned = Transpose(rows)
+ w_scores = MatMul(w_turned, rows)
+ w_values = MatMul(w_shares, w_scores)
+ w_values_t = Transpose<perm=[0,1]>(w_values)
+ w_output = MatMul(w_values_t, m)
+ w_of_scores = MatMul(w_scores, m)
  z = Relu(rows)
 }"""
 
@@ -104,6 +111,7 @@ CASES = [
     ("few_channels", "w_few", "", "", True), ("few_channels", "w_conv", "", "", False),
     ("narrow_matrix", "w_narrow", "", "", True), ("narrow_matrix", "w_rows", "", "", False),
     ("one_row", "w_row", "", "", True), ("one_row", "w_column", "", "", True), ("one_row", "w_rows", "", "", False),
+    ("reads_attention", "w_output", "", "", True), ("reads_attention", "w_of_scores", "", "", False), ("reads_attention", "w_rows", "", "", False),
     ("depthwise", "dw", "", "", True), ("depthwise", "conv", "", "", False), ("depthwise", "one_in", "", "", False), ("depthwise", "t", "", "", False),
     ("weight", "conv", "", "", True), ("weight", "conv_computed", "", "", False), ("weight", "t", "", "", False),
     ("bias", "add_cb", "conv", "conv", True), ("bias", "add_c3", "conv", "conv", True), ("bias", "add_one", "conv", "conv", True),
@@ -167,7 +175,12 @@ def test_every_guard_is_tested_both_ways() -> None:
 def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
     named = {
         step.constraint
-        for rules in (load_rules("gpu"), load_rules("rtx"), load_rules("gpu", number_format="fp8"))
+        for rules in (
+            load_rules("gpu"),
+            load_rules("rtx"),
+            load_rules("gpu", number_format="fp8"),
+            load_rules("rtx", number_format="int4"),
+        )
         for rule in (
             *rules.fusions,
             *rules.consumers,

@@ -19,6 +19,7 @@ from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.installed import require_library
 from tests.rtx.attention_graphs import ATTENTIONS
 from tests.rtx.minimal_graphs import SMS, all_models, products_of
+from tests.rtx.weight_graphs import WEIGHTS
 
 EVIDENCE = Path(__file__).with_name("evidence.json")
 
@@ -27,7 +28,7 @@ def main(words: list[str]) -> int:
     """Measure the named graphs, or all, and write the file; exit 1 where something differs from what stood in it."""
     library = require_library()
     before = json.loads(EVIDENCE.read_text(encoding="utf-8"))["graphs"] if EVIDENCE.exists() else {}
-    models = {**all_models(), **{name: case.model() for name, case in ATTENTIONS.items()}}
+    models = {**all_models(), **{name: case.model() for name, case in ATTENTIONS.items()}, **WEIGHTS}
     graphs = {
         name: measured(model) if not words or name in words else before.get(name) for name, model in models.items()
     }
