@@ -40,7 +40,7 @@ def accuracy(count: int) -> None:
     exact = logits(plain, images)
     right = exact.argmax(1) == labels
     print(f"{count} pictures\n\n{HEAD}\n| FP32 | | {right.mean():.4f} | | | |", flush=True)
-    for block in (None, 32, 16):
+    for block in (None, 16):
         for name, with_data, condition in RUNS:
             options = verbs.InsertOptions(PlanOptions("rtx", format="int4", block=block), condition=condition)
             done = verbs.insert(plain, data=calib if with_data else None, options=options)
