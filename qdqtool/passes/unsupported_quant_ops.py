@@ -32,6 +32,11 @@ def refuse_outsiders(view: GraphView) -> None:
             raise QdqError(node.name, f"{node.op} {found[0]}", found[1])
 
 
+def quantizes_by_operators(view: GraphView) -> bool:
+    """Whether operators of TensorRT alone quantize to a format that has no Q/DQ, such as NVFP4 activations."""
+    return any("::" in node.op and node.op.rpartition("::")[2].startswith(tuple(_PLUGINS)) for node in view.every)
+
+
 def _reason(op: str) -> tuple[str, str] | None:
     domain, _, name = op.rpartition("::")
     if domain in ("", "com.microsoft"):

@@ -28,6 +28,7 @@ from qdqtool.observers.options import with_method
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.typed_pairs import PlannedModel
+from qdqtool.passes.unsupported_quant_ops import quantizes_by_operators
 from qdqtool.precision.rest import rest_type
 from qdqtool.precision.rounded import as_run
 from qdqtool.precision.widen import as_fp32, is_typed
@@ -222,8 +223,11 @@ def judge_typed(
 
 
 def _plain_form(model: Model, opened: Model, options: InsertOptions) -> Model:
-    """The model without pairs: itself, or a copy that they are taken out of."""
-    if is_plain(model.proto):
+    """The model without pairs: itself, or a copy that they are taken out of.
+
+    A model that operators of TensorRT quantize has none to be taken out: it is observed as it stands.
+    """
+    if is_plain(model.proto) or quantizes_by_operators(model.view):
         return model
     if keeping_of(options, by_default=False):
         raise QdqError(opened.name, "already has Q/DQ", "add --requantize")

@@ -78,3 +78,18 @@ def test_every_format_runs_or_is_refused_in_one_line(
         elif not has_int8(model) and (said := _CALLED_INT8.search(out + err)):
             wrong[file.stem] = said[0]
     assert wrong == {}
+
+
+def test_insert_leaves_what_operators_of_tensorrt_quantize(shared: Path, tmp_path: Path) -> None:
+    file = shared / "formats" / "NVFP4_W4A4_low_rank_FP16_branch_SVDQuant_shape_.onnx"
+    given, written = onnx.load(file), tmp_path / "m.onnx"
+    data = str(data_of(given, tmp_path / "d.npz"))
+    words = ["--target", "rtx", "--float-heads", "none", "--data", data, "--batch", "64"]
+    assert main(["insert", str(file), "-o", str(written), *words]) == 0
+    nodes = onnx.load(written).graph.node
+    kept = [node.op_type for node in given.graph.node]
+    left = iter(node.op_type for node in nodes)
+    assert all(op in left for op in kept)  # every operator in its order
+    (quantize,) = (node for node in nodes if node.op_type == "TRT_FP4DynamicQuantize")
+    assert quantize.input[0] == "x1"
+    assert sum(node.op_type == "QuantizeLinear" for node in nodes) == 4  # both products of the branch, in INT8
