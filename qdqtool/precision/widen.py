@@ -30,6 +30,7 @@ _TYPE_ATTRIBUTES = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision"}
 )
 _DEFAULT_DOMAINS = frozenset({"", "ai.onnx"})
+_TENSORRT = "trt", "TRT_"  # domain and begin of operators that say what they make by `output_dtype`, as ONNX's do
 # What says an element type: a tensor, the type of a value, or an attribute of the names above.
 _Place: TypeAlias = TensorProto | TypeProto.Tensor | TypeProto.SparseTensor | AttributeProto
 _STORED = ("raw_data", "int32_data", "external_data", "data_location")
@@ -201,7 +202,8 @@ def retyped(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every FP16 or BF16 is FLOAT: weights, inputs, outputs, value_info, attributes, at any depth.
 
     Enters bodies of control flow and local functions. What operators of other domains hold in attributes is theirs, and
-    stays. External data are not read: they are converted where somebody reads them (`graph.tensors.read_as`).
+    stays, but for TensorRT's. External data are not read: they are converted where somebody reads them
+    (`graph.tensors.read_as`).
     """
     made = onnx.ModelProto()
     made.CopyFrom(model)
@@ -220,7 +222,7 @@ def retyped(model: onnx.ModelProto) -> onnx.ModelProto:
 def mentioned_types(model: onnx.ModelProto, beside: Container[str] = ()) -> Iterator[int]:
     """The element types that a model names, in graphs and functions at any depth, with repetitions.
 
-    Attributes of operators of other domains are left out, as `retyped` leaves them.
+    Attributes that `retyped` leaves are left out.
     """
     return map(_kind, _typed_places(model, beside))
 
@@ -278,7 +280,8 @@ def _in_nodes(nodes: Iterable[NodeProto], own: frozenset[str], graphs: list[Grap
         known = domain in _DEFAULT_DOMAINS
         if op in WITH_BODIES or not known:
             graphs += (body for _, body in node_bodies(Node(proto, 0)))
-        if op in naming if known else domain in own:  # reading every attribute of every node takes seconds
+        named = op in naming if known else domain in own or (domain, op[:4]) == _TENSORRT
+        if named:  # reading every attribute of every node takes seconds
             for item in proto.attribute:
                 yield from _in_attribute(item)
 

@@ -93,3 +93,13 @@ def test_insert_leaves_what_operators_of_tensorrt_quantize(shared: Path, tmp_pat
     (quantize,) = (node for node in nodes if node.op_type == "TRT_FP4DynamicQuantize")
     assert quantize.input[0] == "x1"
     assert sum(node.op_type == "QuantizeLinear" for node in nodes) == 4  # both products of the branch, in INT8
+
+
+@pytest.mark.parametrize("name", ["MXFP8_weight_only", "MXFP8_W8A8_FP16", "NVFP4_W4A4_FP16", "NVFP4_W4A4_BF16"])
+def test_compare_runs_what_operators_of_tensorrt_quantize(
+    name: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = shared / "formats" / f"{name}.onnx"
+    data = data_of(onnx.load(file), tmp_path / "d.npz")
+    assert main(["compare", str(file), str(file), "--data", str(data), "--tensors", "outputs"]) == 0
+    assert "exact" in capsys.readouterr().out
