@@ -149,14 +149,8 @@ def _finetune(
     reading, said = apply_known(source.name, data, data_options, [known_preprocess(source.proto)])
     with ExitStack() as stack:
         in_int8 = options.learns_float and (options.labels is None or not kept_of(source.proto))
-        if not has_qdq(source.view) and in_int8:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="qdqtool-")))
-            source, placed = _with_pairs(source, data, options, reading, folder)
-            said = (*said, placed)
-        elif options.relu6:
-            todo = "insert --condition relu6 limits Relu before it places Q/DQ"
-            raise QdqError("--relu6", "is for a model that gets its Q/DQ here", todo)
-        if options.labels is not None:
+        learned, samples, how = options, data, reading
+        if options.labels is not None:  # labels that do not fit are refused before anything is calibrated
             given = source, data, options.labels, reading, options.loss
             if str(options.labels) != FOLDERS and are_boxes(options.labels):
                 labeled = with_box_labels(*given, options.decoder, options.names)
@@ -164,9 +158,15 @@ def _finetune(
                 said = (*said, f"trained by {boxes.description}") if boxes is not None else said
             else:
                 labeled = with_class_labels(*given)
-            options, reading = replace(options, loss=labeled.loss), labeled.reading
-            return _train_opened(source, labeled.data, options, reading, target, said, reducer)
-        return _train_opened(source, data, options, reading, target, said, reducer)
+            learned, samples, how = replace(options, loss=labeled.loss), labeled.data, labeled.reading
+        if not has_qdq(source.view) and in_int8:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="qdqtool-")))
+            source, placed = _with_pairs(source, data, options, reading, folder)
+            said = (*said, placed)
+        elif options.relu6:
+            todo = "insert --condition relu6 limits Relu before it places Q/DQ"
+            raise QdqError("--relu6", "is for a model that gets its Q/DQ here", todo)
+        return _train_opened(source, samples, learned, how, target, said, reducer)
 
 
 def _with_pairs(
