@@ -80,7 +80,7 @@ def results_of_values() -> list[Any]:
         qdqtool.ReportResult(Path("r.html"), 70_000, "3 of 3 products in INT8.", ("Verdict", "Graph")),
         qdqtool.DeployResult(
             Path("out"), ("m.onnx", "m.trtexec.sh"), ("TensorRT 8.6.1",), (trial,), candidate, "the cheapest",
-            "top1", "labels", {"choose": 4, "report": 4}, one, True, "", (), "m.trtexec.sh",
+            "top1", "labels", {"choose": 4, "report": 4}, one, "little", True, "", (), "m.trtexec.sh",
         ),
         qdqtool.ImproveResult(
             Path("m.onnx"), (trial,), trial, "top1", "agreement", {"choose": 4, "report": 4}, one, 0.01, False, ("c2",),

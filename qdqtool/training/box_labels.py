@@ -59,11 +59,18 @@ def with_box_labels(
         raise QdqError(f"--label {loss.labels[0].output}:{loss.labels[0].kind}", reason, "leave one of them out")
     samples = open_samples(data, inputs_of(model.proto.graph), replace(reading, batch=1))
     known = model_names(names)
-    boxes = box_labels(labels, samples, known)
+    try:
+        boxes = box_labels(labels, samples, known)
+    except QdqError as error:  # which names the option as `evaluate` has it
+        raise QdqError(error.where, error.reason, error.todo.replace("--names", "--eval-names")) from error
     chunk = next(iter(samples.chunks()))
     size = chunk.geometries[0].input_size
     run = Executor(model, [value.name for value in model.graph.output], model.name)
-    head = find_decoder(decoder, run.run(chunk.batch), size, rows=rows_of_run(run))
+    try:
+        head = find_decoder(decoder, run.run(chunk.batch), size, rows=rows_of_run(run))
+    except QdqError as error:
+        todo = "give --eval-decoder NAME; docs/finetune.md lists the decoders that have a loss"
+        raise QdqError(error.where, error.reason, todo) from error
     asked = box_loss(head, size)
     classes = head.head.classes
     refuse_too_many(0 if known is None else len(known.shown), classes)
@@ -90,11 +97,11 @@ def with_box_labels(
 
 
 def _in_input(truth: Truth, geometry: Geometry, most: int) -> Float32:
-    """float32[most, 5]: class and corners in pixels of the input; class -1 fills up. Crowds are left out."""
+    """float32[most, 5]: class and corners in pixels of the input; class -1 fills up. Crowds and boxes marked as difficult are left out."""
     corners = truth.boxes * np.array(geometry.scale * 2) + np.array(geometry.offset * 2)
     corners = np.clip(corners, 0, np.array(geometry.input_size * 2))
     kept = (
-        ~truth.crowd & (truth.labels >= 0) & ((corners[:, 2:] - corners[:, :2]).min(1, initial=np.inf) >= _LEAST_SIDE)
+        truth.counted & (truth.labels >= 0) & ((corners[:, 2:] - corners[:, :2]).min(1, initial=np.inf) >= _LEAST_SIDE)
     )
     rows = np.zeros((most, 5), np.float32)
     rows[:, 0] = -1
