@@ -17,7 +17,7 @@ from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.passes.mask_values import find_mask_values
 
 _OPERANDS = ("its queries", "its keys", "the output of its Softmax", "its values")
-_TODO = "qdqtool insert --requantize places all of the pairs of an attention, or none"
+_TODO = "qdqtool insert --requantize{} places all of the pairs of an attention, or none"
 
 
 @check("Q058", "torn-attention", "warning", targets=("gpu", "rtx"))
@@ -29,8 +29,10 @@ def torn_attention(context: LintContext) -> Iterator[CheckFault]:
     it needs no pair on the output, and 1,024 tokens of 128 values are one kernel. A pair on the output alone is the
     next product's. A warning for RTX and TensorRT 11, a note for 8 to 10.
     """
+    rows = {context.format_of(pair) for pairs in context.view.pairs.values() for pair in pairs}
+    todo = _TODO.format(" --format fp8" if FP8 in rows else "")
     for one, _, why in torn_attentions(context):
-        yield CheckFault(one.name, f"an attention with Q/DQ: {why}", _TODO, severity=severity_of(context))
+        yield CheckFault(one.name, f"an attention with Q/DQ: {why}", todo, severity=severity_of(context))
 
 
 def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str], str]]:

@@ -174,3 +174,12 @@ def test_the_boards_of_a_software_are_named() -> None:
 def test_no_place_for_int8_is_named_in_a_model_of_another_format(shared: Path) -> None:
     file = shared / "formats" / "NVFP4_W4A4_low_rank_FP16_branch_SVDQuant_shape_.onnx"
     assert "Q028" not in {one.code for one in findings(file)}
+
+
+def test_the_remedy_of_a_torn_attention_keeps_its_format(shared: Path) -> None:
+    for name, part in [
+        ("ONNX_Attention_23_with_FP8_pairs_on_QKV", "--format fp8"),
+        ("attention_INT8_without_out_pair", ""),
+    ]:
+        (found,) = (one for one in findings(shared / "formats" / f"{name}.onnx") if one.code == "Q058")
+        assert f"--requantize {part} places".replace("  ", " ") in found.fix
