@@ -97,12 +97,11 @@ def with_box_labels(
 
 
 def _in_input(truth: Truth, geometry: Geometry, most: int) -> Float32:
-    """float32[most, 5]: class and corners in pixels of the input; class -1 fills up. Crowds and boxes marked as difficult are left out."""
+    """float32[most, 5]: class and corners in pixels of the input, -1 fills up; without crowds and difficult boxes."""
     corners = truth.boxes * np.array(geometry.scale * 2) + np.array(geometry.offset * 2)
     corners = np.clip(corners, 0, np.array(geometry.input_size * 2))
-    kept = (
-        truth.counted & (truth.labels >= 0) & ((corners[:, 2:] - corners[:, :2]).min(1, initial=np.inf) >= _LEAST_SIDE)
-    )
+    seen = (corners[:, 2:] - corners[:, :2]).min(1, initial=np.inf) >= _LEAST_SIDE
+    kept = truth.counted & (truth.labels >= 0) & seen
     rows = np.zeros((most, 5), np.float32)
     rows[:, 0] = -1
     rows[: int(kept.sum())] = np.concatenate((truth.labels[kept, None], corners[kept]), 1)
