@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8, number_format
+from qdqtool.formats import INT8, NumberFormat, format_of_element, number_format
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import is_depthwise, is_product, weight_index
+from qdqtool.graph.weighted import is_depthwise, is_product, pair_behind, weight_index
 from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.node_rules import NodeRules
@@ -89,6 +89,7 @@ class Planner:
             decoder = _float_decoder(view, self._heads, rules, options)
             refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
         chosen, attentions = number_format(options.format), tuple[Attention, ...]()
+        refused = {**refused, **_weights_of_other_formats(view, chosen)}
         if "activation" in chosen.roles:
             attentions, points_at = self._attentions_with(floats or ()), self.decisions.requantize_points
             placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
@@ -154,6 +155,19 @@ def _float_depthwise(view: GraphView, rules: RuleBook, options: PlanOptions) -> 
         return {}
     reason = "a depthwise convolution: few multiply-adds for its bytes, and INT8 pads its channels"
     return {node.key: ("depthwise-float", reason) for node in view.nodes if is_depthwise(view, node)}
+
+
+def _weights_of_other_formats(view: GraphView, chosen: NumberFormat) -> dict[str, tuple[str, str]]:
+    """Products by first output, with rule and reason, whose weight the file holds in codes of another format."""
+    found = {}
+    for node in view.nodes:
+        index = weight_index(view, node)
+        pair = None if index is None else pair_behind(view, node.inputs[index])
+        codes = None if pair is None else view.constant_tensor(pair.dequantize.inputs[0])
+        row = None if codes is None else format_of_element(codes.data_type)
+        if row is not None and row != chosen:
+            found[node.key] = ("other-format", f"its weight is {row.title} in the file; --requantize replaces it")
+    return found
 
 
 def _float_decoder(
