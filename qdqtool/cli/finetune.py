@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, write the model, say what came of it; faults are raised as QdqError."""
-    from qdqtool.training.launch import LostWorkerError, launch, launched
+    from qdqtool.training.launch import LOST, STARTED, LostWorkerError, launch, launched
 
     options = _options(args)
     rank, started = launched()
@@ -75,8 +76,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     except (LostWorkerError, KeyboardInterrupt) as error:
-        if rank:  # rank 0 says it, once
-            raise SystemExit(2 if isinstance(error, LostWorkerError) else 130) from None
+        lost = isinstance(error, LostWorkerError)
+        if rank:  # rank 0 says it, or `launch`, once
+            raise SystemExit(2 if lost else 130) from None
+        if lost and STARTED in os.environ:
+            raise SystemExit(LOST) from None
         raise
     if rank:
         return 0

@@ -21,6 +21,8 @@ from qdqtool.training.options import ReducerName
 
 _LOOK, _PATIENCE = 0.05, 20.0  # seconds
 _INTERRUPTED = 130  # the exit code of a command that a signal ended
+LOST = 64  # that of a process that `launch` started and that lost another one: `launch` says so, once
+STARTED = "QDQTOOL_STARTED"  # a variable of such processes
 _BANNER = f"\n{'=' * 83}\n=   BAD TERMINATION"  # of MPICH, where a signal ended a rank: it ends the others
 _LAUNCHERS = (  # variables of rank and size: torchrun, MPICH, Open MPI, Slurm
     ("RANK", "WORLD_SIZE"),
@@ -74,7 +76,7 @@ def launch(words: Sequence[str], workers: int, reducer: ReducerName) -> int:
         launcher = str(beside) if beside.is_file() else shutil.which("mpiexec")
         if launcher is None:
             raise missing_reducer("mpi")
-        quiet = {"MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1"}  # rank 0 has said it
+        quiet = {"MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1"}  # `launch` says it
         return _wait([_start([launcher, "-n", str(workers), *command], quiet)])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -88,7 +90,7 @@ def _start(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.P
     """A process that gets signals from this one alone, not from the terminal."""
     return subprocess.Popen(
         command,
-        env={**os.environ, **variables},
+        env={**os.environ, STARTED: "1", **variables},
         stdout=subprocess.PIPE if variables.get("RANK", "0") == "0" else subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -120,7 +122,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
     codes = [one.returncode for one in processes if one.returncode]
     if codes and interrupted:
         return _INTERRUPTED
-    if banner or processes[0].returncode < 0:
+    if banner or processes[0].returncode < 0 or LOST in codes:
         raise LostWorkerError
     return abs(codes[0]) if codes else 0
 

@@ -9,6 +9,7 @@ accumulates W micro-batches.
 from __future__ import annotations
 
 import atexit
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.errors import QdqError
-from qdqtool.training.launch import LostWorkerError, chosen_reducer, launched, missing_reducer
+from qdqtool.training.launch import LOST, STARTED, LostWorkerError, chosen_reducer, launched, missing_reducer
 from qdqtool.training.options import ReducerName
 
 Array = npt.NDArray[Any]
@@ -89,6 +90,7 @@ class MpiReducer:
 
         self._mpi, self._world = MPI, MPI.COMM_WORLD
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self._code = 2  # of the process that ends all others
 
     def broadcast(self, array: Array) -> None:
         """See `Reducer`."""
@@ -104,12 +106,13 @@ class MpiReducer:
         try:
             call(*arguments)
         except self._mpi.Exception as error:
+            self._code = LOST if STARTED in os.environ and not self.rank else 2
             raise LostWorkerError from error
 
     def close(self, *, failed: bool) -> None:
         """See `Reducer`."""
         if failed:  # at the end of the process, when its message is written
-            atexit.register(self._world.Abort, 2)
+            atexit.register(self._world.Abort, self._code)
 
 
 class TorchReducer:
