@@ -34,7 +34,8 @@ done
 """
 # A line that prints a command to run, and the command in it.
 _STEP = re.compile(
-    r"(?:(?:^next|try|means|repaired|asked for|again|such as DeepStream): |^ {4})((?:qdqtool|trtexec|polygraphy|sh) .*)$",
+    r"(?:(?:^next|try|means|repaired|asked for|again|such as DeepStream): |^ {4})"
+    r"((?:qdqtool|trtexec|polygraphy|sh) .*)$",
     re.M,
 )
 
