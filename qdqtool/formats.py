@@ -145,7 +145,8 @@ def number_format(name: str) -> NumberFormat:
     """
     formats = number_formats()
     if name not in formats:
-        raise QdqError("format", f"{name!r} is not a number format", f"choose {', '.join(formats)}")
+        written = ", ".join(row.name for row in formats.values() if row.written)
+        raise QdqError("--format", f"{name!r} is not a number format", f"choose {written}")
     return formats[name]
 
 

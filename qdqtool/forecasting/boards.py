@@ -175,7 +175,7 @@ def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -
 
     if reason := lacks(row):
         fitting = [one.name for one in number_formats().values() if not lacks(one)]
-        raise QdqError(f"--format {row.name}", reason, f"choose {' or '.join(fitting)}")
+        raise QdqError(f"--format {row.name}", reason, f"choose {', '.join(fitting)}")
 
 
 def _board(entry: Mapping[str, Any]) -> Board:
