@@ -230,24 +230,25 @@ def _dynamic_mxfp8(has: _Attributes, reads: list[str]) -> str:
 }}"""
 
 
-def _quantize_mxfp8(has: _Attributes, reads: list[str]) -> str:
-    return f"""(x, scale) => (q) {{
-    values = Cast <to = 1> (x)
+def _blocks_with_exponents(has: _Attributes) -> str:
+    """The values of `x` in blocks, and the exponent of each block's `scale`."""
+    return f"""values = Cast <to = 1> (x)
     {_powers()}
     {_blocks("values", has.get("axis", -1), has.get("block_size", 32))}
     flat_exponent = Cast <to = 7> (scale)
-    exponent = Unsqueeze (flat_exponent, along)
+    exponent = Unsqueeze (flat_exponent, along)"""
+
+
+def _quantize_mxfp8(has: _Attributes, reads: list[str]) -> str:
+    return f"""(x, scale) => (q) {{
+    {_blocks_with_exponents(has)}
     {_mxfp8_codes()}
 }}"""
 
 
 def _dequantize_mxfp8(has: _Attributes, reads: list[str]) -> str:
     return f"""(x, scale) => (y) {{
-    values = Cast <to = 1> (x)
-    {_powers()}
-    {_blocks("values", has.get("axis", -1), has.get("block_size", 32))}
-    flat_exponent = Cast <to = 7> (scale)
-    exponent = Unsqueeze (flat_exponent, along)
+    {_blocks_with_exponents(has)}
     steps = Gather (powers, exponent)
     scaled = Mul (blocked, steps)
     whole = Reshape (scaled, shape)
