@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import onnx
+
 from qdqtool.amax.weight_blocks import block_of
 from qdqtool.display import counted
 from qdqtool.formats import NumberFormat
@@ -13,7 +15,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import output_axis, weight_dims, weight_index, weight_type
 from qdqtool.match.plan import Point, Read, Refusal
 
-FLOAT = 1  # of onnx.TensorProto
+FLOAT = onnx.TensorProto.FLOAT
 RULE = "weight-blocks"
 
 
