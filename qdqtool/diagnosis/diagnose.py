@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from qdqtool.amax.histogram import Histogram
@@ -80,13 +80,14 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
         loss = found.int8_loss if base is found.model else found.reference.loss(base)
         if makers is not FAULTS and loss < _TRAIT_LOSS:
             break
-        causes: list[Cause] = []
+        causes, unlikely = list[Cause](), list[tuple[Cause, Callable[[Model], Model]]]()
         for suspect in (one for make in makers for one in make(found)):
             cause = suspect.cause
             if suspect.change is not None:
                 left = found.reference.loss(suspect.change(base))
                 gain = loss - left
                 if not suspect.named and gain < max(_LEAST, suspect.part * loss):
+                    unlikely.append((cause, suspect.change))
                     continue
                 narrower = suspect.narrower
                 if narrower is not None and found.reference.loss(narrower(base)) - left < MOST * gain:
@@ -96,8 +97,33 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
             causes.append(cause)
         while changes:
             base = changes.pop(0)(base)
+        if makers is FAULTS and len(unlikely) > 1:
+            base, hidden = _hidden_by_each_other(found, base, unlikely)
+            causes += hidden
         ranked += sorted(causes, key=lambda one: (not one.refused, one.gain is None, -(one.gain or 0.0)))
     return LossCauses(tuple(ranked), found.loss, len(found.reference.samples), notes)
+
+
+def _hidden_by_each_other(
+    found: Evidence, base: Model, unlikely: Sequence[tuple[Cause, Callable[[Model], Model]]]
+) -> tuple[Model, list[Cause]]:
+    """The model without faults each of which loses all by itself, so that none wins anything alone; and these faults."""
+
+    def without(*kept: int) -> Model:
+        made = base
+        for number, (_, change) in enumerate(unlikely):
+            made = made if number in kept else change(made)
+        return made
+
+    loss = found.reference.loss(base)
+    gain = loss - found.reference.loss(without())
+    if loss < _TRAIT_LOSS or gain < MOST * loss:
+        return base, []
+    kept = [number for number in range(len(unlikely)) if found.reference.loss(without(number)) < loss - MOST * gain]
+    together = [cause for number, (cause, _) in enumerate(unlikely) if number not in kept]
+    gain = loss - found.reference.loss(without(*kept))
+    said = f"the gain is of {len(together)} faults together, as each hides what the other ones lose"
+    return without(*kept), [replace(one, evidence=f"{one.evidence}; {said}", gain=gain) for one in together]
 
 
 def look(

@@ -82,6 +82,16 @@ def test_range_of_one_tensor(factor: float, name: str) -> None:
     assert cause.figures["amax"] == pytest.approx(factor * tensor.best, rel=1e-5)
 
 
+def test_two_tensors_each_of_which_loses_all() -> None:
+    model, found = healthy()
+    chosen = [found.tensors[f"/{name}/relu/Relu_output_0"] for name in ("stage4", "merge")]
+    broken = with_scales(model, {one.name: Scale.of(one.best / 127 / 3000) for one in chosen})
+    seen = causes(broken)
+    assert {one.name for one in seen.causes} == {"saturated tensor"}
+    assert {one.where[0] for one in seen.causes} == {one.name for one in chosen}
+    assert "the gain is of 2 faults together" in first(seen).evidence
+
+
 @pytest.mark.parametrize("factor", [255, 1 / 255])
 def test_calibrated_on_other_values_than_the_data_have(factor: float) -> None:
     found = causes(quantized(images() * np.float32(factor)))
