@@ -107,7 +107,7 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
 def _hidden_by_each_other(
     found: Evidence, base: Model, unlikely: Sequence[tuple[Cause, Callable[[Model], Model]]]
 ) -> tuple[Model, list[Cause]]:
-    """The model without faults each of which loses all by itself, so that none wins anything alone; and these faults."""
+    """The model without faults each of which loses all by itself, so that none alone wins anything; and the faults."""
 
     def without(*kept: int) -> Model:
         made = base
