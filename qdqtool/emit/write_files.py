@@ -15,12 +15,14 @@ from qdqtool.cache.text import Cache
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.emit import ENDINGS, EmitJob, Emitted, emit
-from qdqtool.emit.deepstream_network import label_file
-from qdqtool.emit.graph_network import network_of_graph
+from qdqtool.emit.deepstream_network import ROW, DeepStreamNetwork, label_file
 from qdqtool.emit.input_shapes import tensors_of
+from qdqtool.emit.job import Tensor
 from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unnamed
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.files import FileSet
+from qdqtool.graph.class_rows import class_rows
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.graph.types import float_tensors
@@ -256,3 +258,26 @@ def _preprocess(options: EmitOptions, table: ScaleTable) -> Preprocess | None:
     if given is None:
         given = table.provenance.preprocess
     return parse_preprocess(given) if isinstance(given, str) else given
+
+
+def network_of_graph(
+    view: GraphView, outputs: Sequence[Tensor], names: str | None, labels: str
+) -> DeepStreamNetwork | None:
+    """What Gst-nvinfer makes of the outputs, by the graph and its class names; None without names, which it needs.
+
+    `deploy` runs the model, so that the values of the outputs tell a detector's family (`workflows/deploy_network.py`).
+
+    Raises:
+        QdqError: names that cannot be read.
+    """
+    if names is None:
+        return None
+    shown = shown_names(names)
+    (shape,) = (one.shape for one in outputs) if len(outputs) == 1 else (None,)
+    rows = class_rows(view).get(outputs[0].name) if shape is not None and len(shape) == 3 and shape[2] == ROW else None
+    if rows is not None:
+        family = "rows" if rows == "dense" else "nms"
+        return DeepStreamNetwork("detector", family, shown, rows=True, suppressed=rows == "picked", labels=labels)
+    if shape is not None and shape[1:2] == (len(shown),) and all(side == 1 for side in shape[2:]):
+        return DeepStreamNetwork("classifier", names=shown, labels=labels)
+    return DeepStreamNetwork(names=shown, labels=labels)

@@ -21,18 +21,18 @@ from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView, Node, attribute
 from qdqtool.graph.weighted import summed_over, weight_dims, weight_index
-from qdqtool.match.flow import commuting
+from qdqtool.match.flow import commuting, joins
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
-from qdqtool.match.requantize_points import possible_requantize_points
 from qdqtool.match.restrict_plan import activation_sites, sites_behind
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.measuring.operator_shadows import LayerError, Trial
 from qdqtool.measuring.output_loss import FloatOutputs
 from qdqtool.measuring.shadow_losses import budget_of, samples_within, shadow_pass
+from qdqtool.rulebook import RuleBook
 from qdqtool.runtime.activations import ObservableModel
 
 Float64 = npt.NDArray[np.float64]
-
 # A scale is split where that takes away more than this share of what its consumers lose, requantization counted in.
 CUT_GAIN = 0.25
 # An operator that loses all of its signal has lost it: more error on top is no worse.
@@ -345,3 +345,23 @@ class _NameSets:
         for name in self._order:
             groups.setdefault(self.root(name), []).append(name)
         return list(groups.values())
+
+
+def possible_requantize_points(view: GraphView, rules: RuleBook) -> list[str]:
+    """Tensors that Concats alone read and that an operator made which moves values, but joins none; by level and name.
+
+    The pair stands before such an operator anyway, so one after it adds a requantization and takes nothing away.
+    Tensors that a Concat joins share a scale. Where one of them was itself taken out of an earlier Concat (a channel
+    shuffle passes half of its channels on, block after block), whole stages end up with one scale. A pair on the tensor
+    that is passed on gives either side its own: DequantizeLinear with one scale, QuantizeLinear with the other, which
+    is what TensorRT does at a Concat whose inputs differ (`rules/gpu.toml`, concat).
+    """
+    found = []
+    for node, rule in RuleIndex(rules.commutes, rules).nodes(view):
+        if rule.side != "before" or joins(node):
+            continue
+        for name in filter(None, node.outputs):
+            consumers = view.consumers(name)
+            if consumers and not view.is_output(name) and all(joins(use.node) for use in consumers):
+                found.append(name)
+    return sorted(found, key=lambda name: (view.level_of(name), name))

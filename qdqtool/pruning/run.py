@@ -29,7 +29,6 @@ from qdqtool.pruning.held_out import HeldOutput, best_way, judge_pruned
 from qdqtool.pruning.kept_channels import note_kept
 from qdqtool.pruning.latency import LatencyForecast
 from qdqtool.pruning.mean_correction import CorrectedModel, correct_means
-from qdqtool.pruning.nearest_model import nearest_model
 from qdqtool.pruning.probe import Feed, ProbeRun, TensorFacts, look, seeded_input
 from qdqtool.pruning.reconstruction import reconstruct
 from qdqtool.pruning.remove import remove_channels
@@ -363,3 +362,23 @@ def _parameters_after(view: GraphView, cut: Cut) -> int:
             seen.add(name)
             total += math.prod(cut.weight_shape(axis)) - math.prod(view.shape(name) or ())
     return total
+
+
+def nearest_model(run: ProbeRun, pruned: Sequence[Model], samples: Sequence[Feed], ends: EndLosses) -> int:
+    """The place of the model that loses least at the ends; of equals the first one.
+
+    What groups lose one by one does not add up where much goes, and few samples measure it badly: so the choice by it
+    is held against plain ones, after weights are fitted. Kinds of ends do not compare: each counts by its share of what
+    all the models lose of it together.
+
+    Raises:
+        QdqError: onnxruntime cannot run one of them.
+    """
+    executors = [run.executor(model, ends.tensors) for model in (run.model, *pruned)]
+    losses = np.zeros((len(pruned), 1))
+    for feed in samples:
+        whole, *others = (executor.run(feed) for executor in executors)
+        losses = losses + np.stack([ends.measure(whole, found) for found in others])
+    together = losses.sum(axis=0)
+    shares = np.divide(losses, together, out=np.zeros_like(losses), where=together > 0)
+    return int(np.argmin(shares.sum(axis=1)))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,21 +13,22 @@ import onnx
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
+from qdqtool.graph.order import read_names
+from qdqtool.graph.shapes import known_numbers
 from qdqtool.graph.types import known_types, wrong_type
-from qdqtool.graph.view import QUANTIZE
+from qdqtool.graph.view import QUANTIZE, GraphView, Node
 from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.emulated_formats import emulated
 from qdqtool.runtime.installed import load_onnxruntime
-from qdqtool.runtime.known_numbers import with_known_numbers
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.runnable_part import computable_part, runnable_part
 from qdqtool.runtime.session import MERGING, run_session, session_options, start_session, strip_weights
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
-
 RoundedWeight = tuple[str, bytes, int | None]  # name, bytes of its float32 scales, their axis from the front
 _FLOAT = "tensor(float)"  # float32 in onnxruntime's words
+_SIZES = frozenset({"Shape", "Size"})
 
 
 class ObservableModel:
@@ -243,3 +244,24 @@ def runtime_types(model: Model, names: Iterable[str], where: object = "model") -
         session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
         kinds = {output.name: output.type for output in session.get_outputs()}
     return kinds, {name: part.behind[name] for name in asked if name in part.behind}
+
+
+def with_known_numbers(nodes: Sequence[Node], view: GraphView, wanted: Collection[str]) -> list[onnx.NodeProto]:
+    """The nodes, with what they compute from sizes as constants: exports of transformers hold thousands of such nodes.
+
+    Each session of a run would work them out again. Their values are the same in every run: sizes of inputs are
+    declared, and onnxruntime refuses others. Only what `known_shapes` had to follow is known; the rest stays as it is.
+    """
+    if not any(node.op in _SIZES for node in nodes):
+        return [node.proto for node in nodes]
+    numbers = known_numbers(view)
+    last = {*view.outputs, *wanted}
+    read = last.union(*(read_names(node) for node in nodes if node.key not in numbers))
+    kept = []
+    for node in nodes:
+        value = numbers.get(node.key)
+        if value is not None and node.key in read:
+            kept.append(onnx.helper.make_node("Constant", [], [node.key], value=onnx.numpy_helper.from_array(value)))
+        elif value is None and (node.op != "Constant" or node.key in read):
+            kept.append(node.proto)
+    return kept

@@ -13,23 +13,25 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.graph.shapes import known_lengths
+from qdqtool.graph.model import Model
+from qdqtool.graph.shapes import known_lengths, sample_lengths
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.rule_files import operator_set
 from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.executor import Executor, RunsInParts
 from qdqtool.runtime.session import run_session, session_options, start_session
 from qdqtool.runtime.stage_models import ARRAY_TYPES, EXACT_TYPES, StageModels, Values
 from qdqtool.runtime.stages import CutOptions
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
-
 # Bytes of activations of one batch that are held at once; where there are more, the model runs in stages.
 _HELD_BYTES = 64 << 20
 _FLOAT_BYTES = 4
@@ -95,6 +97,12 @@ class StagedActivations:
             values = self._parts.behind(at, values, {name: got[name] for name in self._parts.stages[at].gives})
             yield from ((name, got.pop(name)) for name in group)
 
+    def parts(self, feed: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+        """The tensors of one batch, those of one stage in a part; see `run`."""
+        made = self.run(feed)
+        for count in self.lengths:
+            yield dict(islice(made, count))
+
     def _wanted(self, at: int) -> list[str]:
         return list(dict.fromkeys((*self._parts.stages[at].gives, *self._groups[at])))
 
@@ -137,3 +145,22 @@ def tensor_bytes(
         return None
     largest = max(found.values(), default=0)
     return {name: found.get(name, largest) for name in names}
+
+
+def run_in_parts(model: Model, outputs: Sequence[str], where: object, provider: str = "cpu") -> RunsInParts:
+    """A model that gives tensors stage by stage where they are too many to be held at once, else all together.
+
+    Raises:
+        QdqError, MissingPackageError: see `Executor`.
+    """
+    view = model.view
+    wanted = tuple(dict.fromkeys(outputs))
+    if all(name in view.inputs or (name in view.producers and not view.is_constant(name)) for name in wanted):
+        ready = ObservableModel(model, provider, where, as_written=True)
+        at_hand = (ready.is_input(name) if name in view.inputs else name not in ready.behind for name in wanted)
+        fixed = known_lengths(view)  # elsewhere batches may have other shapes: of one sample
+        lengths = None if all(name in fixed for name in view.inputs) else sample_lengths(view)
+        staged = StagedActivations.of(ready, wanted, lengths) if all(at_hand) else None
+        if staged is not None and frozenset(staged.names) == frozenset(wanted):
+            return staged
+    return Executor(model, outputs, where, provider)

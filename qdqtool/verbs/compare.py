@@ -21,7 +21,7 @@ from qdqtool.precision.widen import as_fp32
 from qdqtool.rulebook import load_rules
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.runtime.executor import out_of_reach
-from qdqtool.runtime.staged_executor import run_in_parts
+from qdqtool.runtime.staged_activations import run_in_parts
 from qdqtool.simulation import side_by_side
 from qdqtool.simulation.divided_tensors import divided_tensors, divisions_of
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank

@@ -14,10 +14,13 @@ import numpy as np
 import onnx
 
 from qdqtool.cache.check import is_made_up, near_misses
+from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.engine import WantedScales, calibrate_scales
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.inline_functions import inline_products, inline_quantized
 from qdqtool.graph.io import ModelSource, open_model
@@ -40,7 +43,6 @@ from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
 from qdqtool.verbs.export_evidence import export_evidence
-from qdqtool.verbs.graft_data import open_data
 from qdqtool.verbs.graft_notes import (
     of_dropped,
     of_filled,
@@ -128,7 +130,12 @@ def graft(
     planned, lifted = _prepare(opened, options)
     view = planned.base.view  # before pairs are placed
     tensors = list(find_float_tensors(planned.base, scaled=given.entries.keys()).names)
-    feed, options, facts, said = open_data(planned, opened, data, options, path_of(cache))
+    if data is None:
+        feed, facts, said = None, _facts_of(path_of(cache)), tuple[str, ...]()
+    else:
+        options, said = with_known(options, opened, data, cache=path_of(cache))
+        feed = open_loader(data, inputs_of(planned.base.graph), options.data_options)
+        facts = feed.facts()
     placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
     done = planned.insert(placed.plan, placed.scales, given=True)
     table = _table_of(placed, tensors, facts)
@@ -346,3 +353,11 @@ def _near_misses(unknown: list[str], known: list[str]) -> dict[str, tuple[str, .
     near = {name: tuple(difflib.get_close_matches(name, known, 2, 0.8)) for name in looked_up}
     parts = dict(near_misses([name for name in looked_up if not near[name]], known))
     return {name: near.get(name, ()) or ((parts[name],) if name in parts else ()) for name in unknown}
+
+
+def _facts_of(cache: Path | None) -> dict[str, Any] | None:
+    """The sidecar's account of the data of a cache, for metadata; None without their preprocessing."""
+    sidecar = None if cache is None else read_sidecar(cache)
+    if sidecar is None or not sidecar.fresh or not sidecar.data.get("preprocess"):
+        return None
+    return {key: sidecar.data[key] for key in ("kind", "name", "preprocess") if key in sidecar.data}

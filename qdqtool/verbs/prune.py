@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 
 from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.data.model_inputs import Input
 from qdqtool.data.parts import rows_of_run
-from qdqtool.data.single_samples import SingleSamples, first_samples
+from qdqtool.data.single_samples import SingleSamples, first_samples, row_count
 from qdqtool.display import Displayed, counted, model_name, table
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -25,13 +26,13 @@ from qdqtool.graph.io import ModelSource, ModelT, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.output_paths import check_target, files_of, output_path
 from qdqtool.precision.casts import fp32_masters
+from qdqtool.progress import barred
 from qdqtool.pruning.choice import Criterion, parse_criterion
 from qdqtool.pruning.probe import ProbeRun
 from qdqtool.pruning.run import ForecastTarget, PruneData, prune_model
 from qdqtool.training.channel_gradients import channel_gradients
 from qdqtool.training.end_losses import DistillLosses
 from qdqtool.verbs.prune_options import PruneOptions
-from qdqtool.verbs.prune_samples import HeldOutSamples, Shown, not_held
 from qdqtool.verbs.typed_rest import give_typed
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _SHARED_OUT = {
     "gradients": "  groups lose channels by gradients alone: nearer to the original than by their measured losses",
 }
 _MUCH_LOST = 10.0  # dB, a tenth of an output's power: a classifier of CIFAR lost 6 % of its top-1 there
+EVERY = 5
 
 
 @dataclass(frozen=True, repr=False)
@@ -302,3 +304,45 @@ def _data(opened: Model, data: Data | DataLoader | None, options: PruneOptions) 
         return DistillLosses(model, facts.shapes, floats)
 
     return feeds, PruneData(used, held, taylor, options.correct, ends)
+
+
+class HeldOutSamples:
+    """The samples that are held out, or the others, in batches as they come; walked again by each loop over it.
+
+    Those that `finetune` holds out of the same data (`training.batches.held_out`) are among them, where there are five
+    or more: what it measures on was not used for the weights that it begins with.
+    """
+
+    def __init__(self, batches: Iterable[Feed], inputs: Sequence[Input], *, held: bool) -> None:
+        """Walk nothing yet."""
+        self._batches, self._held = batches, held
+        self._free = all(one.batched for one in inputs)
+
+    def __iter__(self) -> Iterator[Feed]:
+        first = 0
+        for batch in self._batches:
+            rows = row_count(batch) if self._free else 0
+            held = np.arange(first, first + (rows or 1)) % EVERY == EVERY - 1
+            first += len(held)
+            chosen = held if self._held else ~held
+            if chosen.all():
+                yield batch
+            elif chosen.any():
+                yield {name: array[chosen] for name, array in batch.items()}
+
+
+class Shown:
+    """At most so many samples, the first ones, with a bar on stderr that says how long it takes."""
+
+    def __init__(self, samples: Iterable[Feed], most: int, progress: bool | None, there: int | None = None) -> None:
+        self._samples, self._most, self._progress = samples, most, progress
+        self._total = None if there is None else min(there, most)
+
+    def __iter__(self) -> Iterator[Feed]:
+        few = itertools.islice(self._samples, self._most)
+        return barred(few, "importance", "sample", self._total, self._progress)
+
+
+def not_held(samples: int | None) -> int | None:
+    """How many of so many samples are not held out; None where unknown."""
+    return None if samples is None else samples - samples // EVERY

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.amax.method_table import REFERENCE
+from qdqtool.amax.method_table import REFERENCE, parse_method
 from qdqtool.cache.sidecar import check_place, sidecar_path, tensor_facts, write_with_sidecar
 from qdqtool.cache.text import Cache, format_cache
-from qdqtool.calibration.embedded import EmbeddedBackend
-from qdqtool.calibration.tensorrt.backend import BACKENDS, Request
+from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.calibration.tensorrt.backend import BACKENDS, Calibrated, Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
+from qdqtool.data.single_samples import first_samples
 from qdqtool.dla.assignment import dla_findings
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
@@ -27,28 +29,38 @@ from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
+from qdqtool.graph.model_bytes import size_of
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.shared_scales import take_shared_scales
+from qdqtool.measuring.answers import MOST_BYTES, Answers
+from qdqtool.measuring.keep_float import OutputLoss
+from qdqtool.measuring.output_loss import OutputReference
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.precision.widen import as_fp32
 from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.rulebook import RuleBook
+from qdqtool.runtime.activations import ObservableModel
+from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
-from qdqtool.verbs.ptq_loss import cache_loss
 from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
+from qdqtool.verbs.simulate import simulated_model
+from qdqtool.verbs.simulate_options import SimulateOptions
 
 if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend
-    from qdqtool.data.loader import Data
+    from qdqtool.data.loader import Data, DataLoader
     from qdqtool.measuring.keep_float import OutputLoss
+    from qdqtool.trtversion import TrtVersion
 
 _TODO = "--emit trtexec writes a script that sets that"
+SAMPLES = 4
+ANSWERED = 8  # samples whose best classes or boxes are compared
 
 
 def ptq(
@@ -239,3 +251,51 @@ def _facts(job: PtqJob, made: Made) -> dict[str, Any]:
         "options": {**asked, "method": run.method, "samples": run.samples},
         "tensors": tensor_facts(made.table.scales, made.before),
     }
+
+
+@dataclass(frozen=True)
+class EmbeddedBackend:
+    """Keeps `contract.Backend`; see `calibrate_scales`.
+
+    Attributes:
+        options: provider, progress and whatever else the engine takes; the request's method and name go before its own.
+    """
+
+    options: CalibrationOptions = field(default_factory=CalibrationOptions)
+    name: str = "embedded"
+
+    def check(self, request: Request) -> None:
+        """Say no to a method that there is not.
+
+        Raises:
+            QdqError: see `parse_method`.
+        """
+        parse_method(request.method)
+
+    def calibrate(self, request: Request, batches: Iterable[Mapping[str, Any]]) -> Calibrated:
+        """Scales as `calibrate_scales` finds them, each of its own tensor as TensorRT does; it writes no cache."""
+        options = replace(self.options, method=request.method, where=request.where, inner=False)
+        loader: Any = batches
+        return Calibrated(calibrate_scales(request.model, loader, options))
+
+
+def cache_loss(
+    opened: Model, cache: Cache, on: tuple[str, TrtVersion], loader: DataLoader, provider: str = "cpu"
+) -> OutputLoss:
+    """The loss at the outputs of a plain model with its cache, every layer with a scale in INT8."""
+    if loader.once:
+        return OutputLoss(None, reason="the data can be read once only")
+    if size_of(opened.proto) > MOST_BYTES or len(opened.files) > 1:
+        return OutputLoss(None, reason="the model is large")
+    try:
+        simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
+        answered = first_samples(loader, ANSWERED)
+        samples = [dict(batch) for batch in first_samples(answered, SAMPLES)]
+        plain, judged = (Model(one, simulated.folder) for one in (simulated.plain, simulated.model))
+        reference = OutputReference.of(ObservableModel(plain, provider, opened.name), samples)
+        executor = Executor(judged, reference.outputs, opened.name, provider)
+        got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
+        answers = Answers.of(plain, list(map(dict, answered)), opened.name, provider)
+    except QdqError as error:
+        return OutputLoss(None, reason=error.reason)
+    return OutputLoss(reference.loss_of(got), len(samples), "", answers.loss(judged), answers.reads)

@@ -23,10 +23,9 @@ import onnx
 from qdqtool import insert
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
-from qdqtool.linting.check_parser import agreeing_codes
+from qdqtool.linting.check_parser import agreeing_codes, load_parser_messages
 from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.lint_context import LintContext
-from qdqtool.linting.parser_messages import load_parser_messages
 from qdqtool.tensorrt_rtx.installed import require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened, sentence_of
 from qdqtool.trtversion import TrtVersion

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,14 +20,23 @@ from qdqtool.pruning.check import Differences
 from qdqtool.pruning.choice import parse_criterion
 from qdqtool.pruning.cut import Cut
 from qdqtool.pruning.kept_channels import kept_of
-from qdqtool.pruning.probe import ProbeRun, seeded_input
-from qdqtool.pruning.run import ForecastTarget, PredictedTimes, PruneData, prune_model
+from qdqtool.pruning.probe import Array, ProbeRun, seeded_input
+from qdqtool.pruning.run import ForecastTarget, PredictedTimes, PruneData, nearest_model, prune_model
+from qdqtool.pruning.scores import Float64
 from tests.graphs import model_of
-from tests.pruning.nets import case, channels_of
+from tests.pruning.nets import case, channels_of, with_values
+
+TWO_ENDS = """g (float[N,1] x) => (float[N,1] y, float[N,1] z) <float[1,1] a, float[1,1] b>
+    { y = MatMul(x, a)  z = MatMul(x, b) }"""
+FEEDS = [{"x": np.ones((2, 1), np.float32)}, {"x": np.full((1, 1), 2.0, np.float32)}]
+
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
+
 NET = "g (float[N,4,8,8] x) => (float[N,6,8,8] y) <float[8,4,1,1] w, float[8] b, float[8,8,1,1] v, float[6,8,1,1] u> { a = Conv(x, w, b)  c = Conv(a, v)  y = Conv(c, u) }"
+
+
 HALF = parse_criterion(ratio=0.5)
 
 
@@ -175,3 +184,35 @@ def test_an_operator_that_nothing_reads_is_no_obstacle() -> None:
     done = prune_model(ProbeRun(Model(model), data()), HALF, ())
     assert done.difference is not None and done.difference.small
     assert [node.output[0] for node in done.model.graph.node] == ["a", "c", "t", "z", "y"]
+
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+
+class SquareErrors:
+    """Of y, of z, and of nothing."""
+
+    tensors = ("y", "z")
+
+    def measure(self, whole: Mapping[str, Array], found: Mapping[str, Array]) -> Float64:
+        errors = [np.square(found[name].astype(np.float64) - whole[name]).sum() for name in self.tensors]
+        return np.array([*errors, 0.0])
+
+
+def model(a: float, b: float) -> onnx.ModelProto:
+    return with_values(model_of(TWO_ENDS), a=np.full((1, 1), a), b=np.full((1, 1), b))
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ([(1.5, 1.0), (1.1, 1.0)], 1),
+        ([(1.1, 1.0), (1.5, 1.0)], 0),
+        ([(1.2, 1.2), (1.2, 1.2)], 0),  # of equals the first
+        ([(1.0, 1.0), (1.0, 1.0)], 0),
+        ([(1.4, 280.0), (1.0, 300.0)], 1),  # z's errors are large, and count no more for that
+    ],
+)
+def test_the_nearest_by_all_kinds_of_ends(models: list[tuple[float, float]], expected: int) -> None:
+    made = [Model(model(*one)) for one in models]
+    assert nearest_model(ProbeRun(Model(model(1.0, 1.0)), FEEDS), made, FEEDS, SquareErrors()) == expected

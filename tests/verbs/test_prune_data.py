@@ -17,7 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.pruning import run as pruning_run
 from qdqtool.pruning.held_out import HeldOutput
 from qdqtool.trtversion import TrtVersion
-from qdqtool.verbs.prune_samples import Shown
+from qdqtool.verbs.prune import Shown
 from tests.graphs import model_of
 from tests.verbs.small_net import NET, write_net
 

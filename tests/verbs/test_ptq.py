@@ -18,12 +18,12 @@ import pytest
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import read_cache
-from qdqtool.calibration.engine import CalibrationOptions
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.passes.insert import insert_pairs
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.ptq import ptq
@@ -32,12 +32,12 @@ from tests.graphs import model_of, plan_of, table_of
 from tests.ort_session import PLAIN, session_of
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-
 V8_6 = TrtVersion(8, 6, 1)
 NET = """g (float[N,4,8,8] x) => (float[N,3] z) <float[4,4,3,3] w1, float[4] b, float[4,4,1,1] w2, float[32,3] fc> {
  c = Conv<pads=[1,1,1,1]>(x, w1, b) r = Relu(c) d = Conv(r, w2) a = Add(d, r) k = Concat<axis=1>(a, r) p = GlobalAveragePool(k)
  m = MaxPool<kernel_shape=[4,4], strides=[4,4]>(a) i = Flatten(m) j = Flatten(p) q = Concat<axis=1>(i, i) z = MatMul(q, fc) }"""
 FLOATS = ["x", "c", "r", "d", "a", "k", "p", "m", "i", "j", "q", "z"]
+GROUPED_NET = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[4,1,1,1] w = {1, 1, 1, 1}> { z = Conv<group=4>(x, w) }"
 
 
 def net(opset: int = 13) -> onnx.ModelProto:
@@ -314,3 +314,32 @@ def test_a_name_that_no_cache_can_hold_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(QdqError):
         ptq(model, [{"x": np.ones((1, 4), np.float32)}], PtqOptions(V8_6), cache=tmp_path / "c.cache")
     assert not list(tmp_path.iterdir())
+
+
+pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
+
+
+def cache_of_large_channel(largest: float) -> PtqResult:
+    """A cache by four samples, the first channel of which is so much larger."""
+    data = np.random.default_rng(1).normal(size=(4, 4, 8, 8)).astype(np.float32)
+    data[:, 0] *= largest
+    options = PtqOptions(TrtVersion(10, 3, 0), "gpu", CalibrationOptions("max", progress=False))
+    return ptq(model_of(GROUPED_NET), [{"x": data[i : i + 1]} for i in range(4)], options)
+
+
+def test_channels_that_one_range_does_not_fit_are_a_large_loss() -> None:
+    found = cache_of_large_channel(2000.0).output_loss
+    assert found is not None and found.large and found.samples == 4
+    assert found.summary() in cache_of_large_channel(2000.0).summary()
+
+
+def test_a_harmless_cache_loses_little() -> None:
+    found = cache_of_large_channel(1.0).output_loss
+    assert found is not None and found.value is not None and found.value < 0.01
+
+
+def test_a_large_model_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qdqtool.verbs.ptq.MOST_BYTES", 1)
+    found = cache_of_large_channel(1.0).output_loss
+    assert found is not None and found.value is None
+    assert re.search("not measured, .*large", found.summary())

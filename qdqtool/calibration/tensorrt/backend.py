@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a back end of `ptq` takes and gives, whoever computes the scales. No back end is here.
 
-Two keep it: `calibration.embedded` (onnxruntime and our own search) and `backends.trt` (NVIDIA's calibrator).
+Two keep it: `verbs.ptq.EmbeddedBackend` (onnxruntime and our own search) and `backends.trt` (NVIDIA's calibrator).
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ import onnx
 import pytest
 
 from qdqtool.amax.trt_entropy import EntropyHistogram
-from qdqtool.calibration.embedded import EmbeddedBackend
 from qdqtool.calibration.tensorrt.backend import Backend, Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
+from qdqtool.verbs.ptq import EmbeddedBackend
 from tests.calibration.tensorrt.backend_subjects import NET, SCENARIOS, Outcome, batches, model, outcome
 from tests.fake_tensorrt import installed
 from tests.ort_session import session_of

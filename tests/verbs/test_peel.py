@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.passes.bake_weights import Baked
-from qdqtool.verbs.weight_notes import notes_of_weights
+from qdqtool.verbs.peel import notes_of_weights
 
 OTHER_RANGE = "range was clipped, learned, or that of the whole tensor"
 TIES = "by rounding ties: values half way between two integers, which Q/DQ rounds to even and TensorRT does not"

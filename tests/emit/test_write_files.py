@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool.emit.graph_network import network_of_graph
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.job import Tensor
+from qdqtool.emit.write_files import network_of_graph
 from qdqtool.graph.view import GraphView
 from tests.emit.jobs import FLOAT, detector
 from tests.rows_model import write_rows_detector
