@@ -18,7 +18,7 @@ from qdqtool.building.recipe import BuildRecipe
 from qdqtool.cache.text import Cache, format_cache
 from qdqtool.calibration.tensorrt.log_capture import Said, quiet_polygraphy
 from qdqtool.display import counted, named
-from qdqtool.emit.read_precisions import LayerPrecisions
+from qdqtool.emit.precision_json import LayerPrecisions
 from qdqtool.errors import QdqError
 from qdqtool.runtime.installed import one_line
 

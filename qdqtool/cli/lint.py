@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from qdqtool.cli.command_lines import command, file_word, next_line, output_beside
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
-from qdqtool.cli.lint_dla import check_dla_arguments, dla_facts, dla_text
 from qdqtool.cli.next_steps import data_words, repair
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import at_least, by_code, counts
 from qdqtool.verbs.lint_options import LintOptions, split_codes
 
 if TYPE_CHECKING:
     from qdqtool.diagnosis.cause import Cause
+    from qdqtool.dla.assignment import DlaAssignment, DlaReport
     from qdqtool.linting.checks import Check
     from qdqtool.linting.finding import Finding
     from qdqtool.verbs.lint import LintResult
@@ -168,3 +169,48 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bo
     if others:
         lines.append(f"{len(others)} can be repaired in a model in FP32: lint --fix takes the one this was made from")
     return lines + [f"{code} is repaired only on request: {repair(args, [code])}" for code in alone]
+
+
+def check_dla_arguments(args: argparse.Namespace) -> None:
+    """Refuse what would do nothing."""
+    if args.platform is not None and args.target != "dla":
+        raise QdqError("--platform", "says whose DLA, and the target is another", "add --target dla")
+
+
+def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
+    """What is printed after the findings: the counts, and on request a line for each node that has a layer."""
+    if report is None:
+        return []
+    parts = len(report.subgraphs.members)
+    limit = "" if report.most is None else f" of at most {report.most.most}"
+    whose = f"DLA of {report.platform.capitalize()}, TensorRT {report.version.text}"
+    split = f"{counted(len(report.on_dla), 'node')} on the DLA, {len(report.fallbacks)} on the GPU"
+    lines = [f"{whose}: {split}, {counted(parts, 'DLA subgraph')}{limit}"]
+    if report.guessed:
+        lines.append(f"{report.guesses()}; the log of a build on the board says it")
+    if report.free_batch:
+        lines.append("its batch is dynamic, and 1 was assumed: give one shape for minimum, optimum and maximum")
+    if report.subgraphs.untried:
+        lines.append(
+            f"{counted(report.subgraphs.untried, 'group')} of fallback nodes not checked for the subgraphs that "
+            "they split"
+        )
+    if not (args.all or args.verbose):
+        return [*lines, "where each node runs: --all shows it"]
+    for one in report.verdicts:
+        if one.device == "dla":
+            lines.append(f"  {one.name}: {one.op}, DLA subgraph {one.subgraph}{_by_guess(one)}")
+        elif one.device == "gpu":
+            why = "; ".join(reason.text for reason in one.reasons)
+            lines.append(f"  {one.name}: {one.op}, GPU because {why}{_by_guess(one)}")
+    return lines
+
+
+def _by_guess(one: DlaAssignment) -> str:
+    """What is said after a verdict that rests on guesses."""
+    return f" (by a guess: rule {', '.join(one.guessed_rules)})" if one.guessed_rules else ""
+
+
+def dla_facts(report: DlaReport | None) -> dict[str, object]:
+    """What `--json` has more for the DLA."""
+    return {} if report is None else {"dla": report.to_json()}

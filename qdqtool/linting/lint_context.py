@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,6 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_index
-from qdqtool.linting.op_sets import Words, load_words
 from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.groups import Group
 from qdqtool.match.plan import Plan, PlanOptions
@@ -38,6 +39,7 @@ from qdqtool.precision.type_rules import load_type_rules
 from qdqtool.precision.widen import as_fp32, is_typed
 from qdqtool.quantizing.plan import settle
 from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
+from qdqtool.rule_files import operator_set, rules_folder
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
 from qdqtool.trtversion import RELEASES, TrtVersion
@@ -364,3 +366,42 @@ def is_other_format(zero: np.ndarray[Any, Any]) -> bool:
 def number_of(node: Node, name: str, default: int) -> int:
     """An integer attribute, of files before IR 2 too, which give attributes no type."""
     return next((int(item.i) for item in node.proto.attribute if item.name == name), default)
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Words:
+    """Operators by what is made of them.
+
+    Attributes:
+        integer: operators on integers, which TensorRT does not import.
+        sizes: operators that give sizes, of rules/common.toml.
+        roundings: operators by which a float becomes a size or place, or the other way round.
+        places: op -> its inputs that hold sizes, places or counts.
+        biases: op -> its input that holds the bias.
+    """
+
+    integer: frozenset[str]
+    sizes: frozenset[str]
+    roundings: frozenset[str]
+    places: Mapping[str, tuple[int, ...]]
+    biases: Mapping[str, int]
+
+
+def load_words() -> Words:
+    """The words of rules/lint.toml, and the sets of rules/common.toml beside them."""
+    with (rules_folder() / "lint.toml").open("rb") as file:
+        table = tomllib.load(file)["lint"]
+    places = {op: tuple(indices) for op, indices in table["places"].items()}
+    return Words(
+        frozenset(table["integer"]),
+        operator_set("sizes"),
+        frozenset(table["roundings"]),
+        places,
+        dict(table["biases"]),
+    )

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qdqtool.errors import QdqError
+from qdqtool.precision.element_types import FIRST_STRONGLY_TYPED
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.trtversion import parse
+
 Scalar = str | int | float | bool
 OptionValue = Scalar | tuple[Scalar, ...]
+_HALVES = frozenset({"fp16", "bf16"})
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,17 @@ class Recipe:
     def folder(self) -> Path:
         """Where outputs go."""
         return self.base / (self.out if self.out is not None else f"{self.path.stem}.run")
+
+
+def builds_by_file_types(steps: Iterable[RecipeStep]) -> bool:
+    """Whether a step names TensorRT 11 or later or TensorRT for RTX, or puts FP16 or BF16 into a file."""
+    return any(_is_typed(step) for step in steps)
+
+
+def _is_typed(step: RecipeStep) -> bool:
+    if step.verb == "amp" or step.options.get("target") == RTX_TARGET or step.options.get("rest") in _HALVES:
+        return True
+    try:
+        return parse(str(step.options["trt-version"])).major >= FIRST_STRONGLY_TYPED
+    except (KeyError, QdqError):
+        return False

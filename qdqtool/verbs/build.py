@@ -15,7 +15,7 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.tensorrt.installed import load_tensorrt
 from qdqtool.data.model_inputs import check_names, inputs_of
 from qdqtool.display import Cells, Displayed, counted, short_table
-from qdqtool.emit.read_precisions import LayerPrecisions, read_precisions
+from qdqtool.emit.precision_json import LayerPrecisions, read_precisions
 from qdqtool.engine.built_info import layers_document
 from qdqtool.engine.built_text import layer_rows
 from qdqtool.engine.layer_info import LAYERS_ENDING, OURS, EngineInfo

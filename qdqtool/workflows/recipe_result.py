@@ -15,7 +15,7 @@ from qdqtool.recipe.figures import judged_text, latency_text, measured_latency, 
 from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
-from qdqtool.recipe.typed_steps import builds_by_file_types
+from qdqtool.recipe.values import builds_by_file_types
 
 _HEAD = ("step", "file", "bytes", "parameters", "MACs", "bytes moved", "latency")
 _HOW = "bytes moved: predicted from TensorRT's layers (GPU, newest rules), not measured; - for a model beside a cache"

@@ -13,8 +13,7 @@ from qdqtool.recipe.model_facts import forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep, plan_steps
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, run_steps
-from qdqtool.recipe.typed_steps import builds_by_file_types
-from qdqtool.recipe.values import Recipe
+from qdqtool.recipe.values import Recipe, builds_by_file_types
 from qdqtool.workflows.recipe_checks import opset_notes
 from qdqtool.workflows.recipe_result import RecipePlan, RecipeResult
 

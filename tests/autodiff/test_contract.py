@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.autodiff.backend import GradientBackend
-from qdqtool.autodiff.builtin import Builtin
-from qdqtool.autodiff.ort_training import OrtTraining
+from qdqtool.autodiff.backends import Builtin, OrtTraining
 from qdqtool.runtime.installed import installed_flavors
 from tests.autodiff.cases import CASES, GradientCase
 from tests.autodiff.contract import assert_in_order, assert_slopes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from qdqtool.autodiff.ort_training import OrtTraining
+from qdqtool.autodiff.backends import OrtTraining
 from qdqtool.graph.model import Model
 from qdqtool.runtime.installed import installed_flavors
 from qdqtool.training.student import Session, SessionOptions

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.autodiff.backend import Forward, GradientGraph
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.autodiff.pairs import PairFunction
 from qdqtool.errors import QdqError
 from tests.autodiff.numeric import (

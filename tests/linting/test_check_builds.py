@@ -11,9 +11,8 @@ import onnx
 import pytest
 
 from qdqtool import DeployOptions, deploy
-from qdqtool.linting.check_builds import NOT_KNOWN, PATTERNS
+from qdqtool.linting.check_builds import NOT_KNOWN, PATTERNS, load_wrong_builds
 from qdqtool.trtversion import parse
-from qdqtool.wrong_builds import load_wrong_builds
 from tests.graphs import model_of
 from tests.linting.quantized import findings_of
 

@@ -10,8 +10,7 @@ import pytest
 
 from qdqtool.graph.edit import set_metadata
 from qdqtool.graph.model import Model
-from qdqtool.linting.lint_context import LintContext, number_of
-from qdqtool.linting.op_sets import load_words
+from qdqtool.linting.lint_context import LintContext, load_words, number_of
 from tests.graphs import V8_6
 from tests.linting.quantized import classifier, conv, graph, pair
 

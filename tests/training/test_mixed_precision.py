@@ -17,7 +17,7 @@ from qdqtool.training.loss_scale import LOSS_SCALE
 from qdqtool.training.options import UpdateOptions
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.graph.model import Model

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.training.shapes import SeenTensor, make_forward, run_once

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from tests.autodiff.numeric import (
     RuleCase,
     differences,

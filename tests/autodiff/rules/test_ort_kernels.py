@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.autodiff.ort_training import OrtTraining
+from qdqtool.autodiff.backends import OrtTraining
 from qdqtool.autodiff.reverse_mode import differentiate
 from qdqtool.autodiff.rules.ort_kernels import KERNELS, with_kernels
 from qdqtool.autodiff.rules.table import RULES

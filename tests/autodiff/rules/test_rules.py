@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.autodiff.backend import GradientBackend
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.autodiff.rules import convolution
 from qdqtool.autodiff.rules.fusion import SILU

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.training.blocks.block_importance import LARGEST, measure_importance

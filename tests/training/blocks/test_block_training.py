@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.graph.model import Model
 from qdqtool.training.blocks.block_cuts import Block, cut_blocks
 from qdqtool.training.blocks.block_samples import BlockSample, BlockSamples, give_exact

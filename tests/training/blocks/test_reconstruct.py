@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qdqtool.autodiff.backend import Forward, GradientGraph
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.autodiff.backend import Forward
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.nodes import LossValue, Nodes

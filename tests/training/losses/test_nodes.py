@@ -11,9 +11,8 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.autodiff.backend import GradientBackend
-from qdqtool.autodiff.builtin import Builtin
+from qdqtool.autodiff.backends import Builtin, OrtTraining
 from qdqtool.autodiff.non_differentiable import STOPS
-from qdqtool.autodiff.ort_training import OrtTraining
 from qdqtool.errors import QdqError
 from qdqtool.training.losses.nodes import DIFFERENTIABLE, LossValue, Nodes
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of

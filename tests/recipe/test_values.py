@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from qdqtool.recipe.typed_steps import builds_by_file_types
-from qdqtool.recipe.values import RecipeStep
+from qdqtool.recipe.values import RecipeStep, builds_by_file_types
 
 
 @pytest.mark.parametrize(
