@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measuring = group_named(parser, "measuring")
     measuring.add_argument("--eval-data", metavar="D", help="labeled data: measure the task instead of the loss")
     measuring.add_argument("--eval-labels", metavar="L", help="its labels, as evaluate --labels")
-    measuring.add_argument("--eval-metric", choices=("top1", "coco", "voc"), help="as evaluate --metric")
+    measuring.add_argument("--eval-metric", choices=("top1", "coco", "voc", "miou"), help="as evaluate --metric")
     measuring.add_argument("--eval-decoder", metavar="D", default="auto", help="as evaluate --decoder; of --labels too")
     measuring.add_argument("--eval-names", metavar="N", help="as evaluate --names; of --labels too")
 

@@ -51,7 +51,7 @@ def _judges_boxes(argv: Sequence[str]) -> bool:
     """Whether average precision may be asked for: labels, or the boxes of a baseline."""
     from qdqtool.evaluation.labels import are_boxes
 
-    if "--metric" in argv and "top1" in argv:
+    if "--metric" in argv and ("top1" in argv or "miou" in argv):
         return False
     if argv[0] in ("deploy", "improve"):
         return any(option == "--labels" and are_boxes(word) for option, word in pairwise(argv))

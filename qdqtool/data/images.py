@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ MAX_PIXELS = 89_478_485  # of one image, as Pillow's own limit: a quarter of a g
 MAX_SIDE = 65_535  # pixels, the most that a JPEG can have
 _ORIENTATION = 0x0112  # of EXIF: 1 is upright
 _GREY = ("1", "L", "LA")
+_NUMBERS = ("1", "L", "P", "I;16")
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
 
@@ -187,6 +189,22 @@ def decode_image(path: Path, channels: int) -> Image:
     Raises:
         QdqError: the file is no image, is broken, or holds more than 8 bits a channel or more than `MAX_PIXELS`.
     """
+    mode = "RGB" if channels == 3 else "L"
+    return _decoded(path, _MODES, ("not of 8 bits a channel", "convert it, or give .npz"), partial(_upright, mode=mode))
+
+
+def class_map(path: Path) -> npt.NDArray[Any]:
+    """The class number of each pixel of a grey or palette image: integers [height, width].
+
+    Raises:
+        QdqError: as `decode_image`, and an image of colors.
+    """
+    wrong = "whose pixels are no class numbers", "give grey or palette .png"
+    return np.asarray(_decoded(path, _NUMBERS, wrong, _loaded))
+
+
+def _decoded(path: Path, modes: Sequence[str], wrong: tuple[str, str], decode: Callable[[Any], Image]) -> Image:
+    """What `decode` makes of an image file in one of the modes; `wrong` says what other modes are, and what to do."""
     pillow = load_pillow()
     try:
         with warnings.catch_warnings():  # of a large size or of odd tags: what matters of it is refused below
@@ -195,11 +213,9 @@ def decode_image(path: Path, channels: int) -> Image:
         with opened as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _check_size(path, file.width, file.height)
-            if file.mode not in _MODES:
-                raise QdqError(
-                    path, f"is an image of mode {file.mode}, not of 8 bits a channel", "convert it, or give .npz"
-                )
-            return _upright(file, "RGB" if channels == 3 else "L")
+            if file.mode not in modes:
+                raise QdqError(path, f"is an image of mode {file.mode}, {wrong[0]}", wrong[1])
+            return decode(file)
     except QdqError:
         raise
     except pillow.DecompressionBombError as error:
@@ -226,6 +242,12 @@ def _upright(file: Any, mode: str) -> Image:
     file.load()
     upright: Image = ImageOps.exif_transpose(file) if turned else file
     return upright if upright.mode == mode else upright.convert(mode)
+
+
+def _loaded(file: Any) -> Image:
+    file.load()
+    loaded: Image = file
+    return loaded
 
 
 def _short(error: Exception) -> str:

@@ -42,6 +42,17 @@ def resize_area(pixels: Pixels, width: int, height: int) -> Pixels:
     return np.rint(_mean_over(rows, width, 1)).astype(np.uint8)
 
 
+def interpolated(values: _Float32, axis: int, places: npt.NDArray[np.float64]) -> _Float32:
+    """Linear interpolation along one axis of float32[channels, height, width]; places beyond the ends are the ends."""
+    last = values.shape[axis] - 1
+    places = np.clip(places, 0, last)
+    low = np.minimum(places.astype(np.intp), max(last - 1, 0))
+    shape = [1, 1, 1]
+    shape[axis] = places.size
+    part = (places - low).astype(np.float32).reshape(shape)
+    return _mixed(np.take(values, low, axis), np.take(values, np.minimum(low + 1, last), axis), part)
+
+
 def _across(pixels: Pixels, width: int) -> _Float32:
     """Rows between their pixels."""
     low, high, weight = _neighbors(pixels.shape[1], width)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Effort = Literal["fast", "default", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-METRICS = ("top1", "coco", "voc")
+METRICS = ("top1", "coco", "voc", "miou")
 MAX_LOSS = "largest accepted loss of the metric, absolute: 0.01 allows 0.75 to become 0.74"  # help of --max-loss
 
 
@@ -33,7 +33,7 @@ class JudgingOptions:
         eval_data: separate samples for the reported figures; None for a part of the data.
         max_loss: the most that the task's metric may lose against FP32, in absolute points (0.01 is one point in a
             hundred).
-        metric: top1, coco or voc; None takes what the labels are for.
+        metric: top1, coco, voc or miou; None takes what the labels are for.
         data_options: batch, preprocessing.
         decoder: what makes boxes of a detector's outputs; see `find_decoder`.
         postprocess: ``script.py:function`` that makes boxes of a detector's outputs, instead of a decoder.

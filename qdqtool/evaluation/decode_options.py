@@ -10,7 +10,7 @@ from typing import Any, Literal
 from qdqtool.errors import QdqError
 from qdqtool.options import Option, option
 
-Metric = Literal["top1", "coco", "voc", "agreement"]  # what a model is judged by
+Metric = Literal["top1", "coco", "voc", "miou", "agreement"]  # what a model is judged by
 DRAWN_SCORE = 0.3  # the score above which a box is drawn
 
 POSTPROCESS = Option(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What labels say, whatever their form: boxes or classes. The forms are in labels_boxes.py and labels_classes.py."""
+"""What labels say, whatever their form: boxes, classes or class maps. The forms are in labels_*.py."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from qdqtool.evaluation.labels_classes import (
     from_folders,
     read_class_labels,
 )
+from qdqtool.evaluation.labels_maps import MapLabels, are_maps, open_map_labels
 from qdqtool.evaluation.samples import LabeledSamples
 
 _GIVE = (
-    "--labels takes COCO's .json, folders of VOC's .xml, YOLO's or KITTI's .txt, a .csv, a .npz, or the word filename"
+    "--labels takes COCO's .json, folders of VOC's .xml, YOLO's or KITTI's .txt or class maps in .png, a .csv, a .npz, "
+    "or the word filename"
 )
 
 
@@ -29,7 +31,7 @@ def are_boxes(labels: str | Path) -> bool:
     """Whether labels are of boxes, by their outside: a .json, a folder, a .npz with boxes."""
     path = Path(labels)
     if path.is_dir():
-        return True
+        return not are_maps(path)
     if path.suffix.lower() == ".npz" and path.is_file():
         return "boxes" in open_npz(path, 1 << 30)
     return path.suffix.lower() == ".json"
@@ -44,7 +46,7 @@ def name_their_samples(labels: str | Path) -> bool:
     path = Path(labels)
     if path.suffix.lower() in (".npz", ".npy"):
         return False
-    return are_boxes(labels) or not path.is_file() or are_rows_of_files(path)
+    return are_maps(labels) or are_boxes(labels) or not path.is_file() or are_rows_of_files(path)
 
 
 def box_labels(labels: str | Path | None, samples: LabeledSamples, names: Names | None) -> BoxLabels:
@@ -59,6 +61,21 @@ def box_labels(labels: str | Path | None, samples: LabeledSamples, names: Names 
         every, places = open_box_labels(Path(labels), samples.whole.images, names), samples.positions
         return replace(every, rows=lambda index: every.rows(places[index]))
     return open_box_labels(Path(labels), samples.images, names)
+
+
+def map_labels(labels: str | Path | None, samples: LabeledSamples, names: Names | None) -> MapLabels:
+    """The class maps of the samples.
+
+    Raises:
+        QdqError: no labels, or not of class maps; see `open_map_labels`.
+    """
+    if labels is None:
+        raise QdqError("--labels", "is needed for mean IoU", "give a folder of .png, or a .npz with masks")
+    shown = names.shown if names else ()
+    if samples.whole is None:
+        return open_map_labels(Path(labels), samples.images, shown)
+    every, places = open_map_labels(Path(labels), samples.whole.images, shown), samples.positions
+    return replace(every, read=lambda index: every.read(places[index]))
 
 
 def class_labels(labels: str | Path | None, samples: LabeledSamples, names: Names | None) -> ClassLabels:

@@ -34,12 +34,14 @@ from qdqtool.evaluation.detection_ap import coco, voc
 from qdqtool.evaluation.detections import Array, Decoder, Detections
 from qdqtool.evaluation.ground_truth import Truth
 from qdqtool.evaluation.inference import decoder_for
-from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels
+from qdqtool.evaluation.labels import are_boxes, are_classes, box_labels, class_labels, map_labels
 from qdqtool.evaluation.labels_boxes import BoxLabels
 from qdqtool.evaluation.labels_classes import ClassLabels
+from qdqtool.evaluation.labels_maps import MapLabels, are_maps
 from qdqtool.evaluation.metrics import MeasuredModel
 from qdqtool.evaluation.output_signal import compared_outputs, output_signal
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
+from qdqtool.evaluation.segmentation import MapReader, class_counts, map_reader, mean_iou
 from qdqtool.graph.class_rows import ClassRows
 
 Outputs = Mapping[str, Array]
@@ -52,8 +54,8 @@ class TaskOptions:
 
     Attributes:
         labels: the truth; None for none.
-        metric: top1, coco or voc; None takes what the labels are for; agreement compares with the reference, whatever
-            labels there are.
+        metric: top1, coco, voc or miou; None takes what the labels are for; agreement compares with the reference,
+            whatever labels there are.
         decoder: see `find_decoder`.
         names: the model's classes.
         postprocess: ``script.py:function`` or a function that makes boxes, instead of a decoder.
@@ -161,6 +163,37 @@ class LabeledClasses:
 
 
 @dataclass(frozen=True)
+class LabeledMaps:
+    """Mean IoU by labels."""
+
+    reader: MapReader
+    labels: MapLabels
+    title: str = "mean IoU"
+    compares: bool = False
+
+    def read(self, outputs: Outputs, reference: Outputs, chunk: Chunk, first: int, name: str = "model") -> list[Any]:
+        """How many pixels of each class are right, found and true."""
+        if self.reader.name not in outputs:
+            raise QdqError(name, f"has no output {self.reader.name}", "give its FP32 original")
+        return [
+            class_counts(
+                self.labels.where,
+                self.labels.truth(first + row),
+                self.reader(outputs, row, geometry),
+                self.reader.classes,
+            )
+            for row, geometry in enumerate(chunk.geometries)
+        ]
+
+    def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
+        """The mean of the classes' IoU over the pixels of all pictures."""
+        return mean_iou(found)
+
+
+LABELED = (LabeledBoxes, LabeledClasses, LabeledMaps)  # the tasks whose figures are of a metric, by labels
+
+
+@dataclass(frozen=True)
 class ClassAgreement:
     """Top-1 with FP32's best class for the right one, and the share of the probability that lies where FP32 has it."""
 
@@ -250,7 +283,7 @@ class ChosenTask:
     @property
     def labeled(self) -> bool:
         """Whether figures are of the task's own metric, by labels."""
-        return isinstance(self.task, LabeledBoxes | LabeledClasses)
+        return isinstance(self.task, LABELED)
 
     @property
     def decoder(self) -> Decoder | None:
@@ -268,6 +301,8 @@ def asked_metric(options: TaskOptions, samples: LabeledSamples) -> Metric:
     labels = options.labels
     if options.metric is not None:
         return options.metric
+    if labels is not None and are_maps(labels):
+        return "miou" if options.is_automatic else "coco"  # what reads outputs as boxes says which labels it needs
     if labels is not None or samples.boxes:
         return "coco" if are_boxes(str(samples.where) if labels is None else labels) else "top1"
     return "top1" if are_classes(samples) else "agreement"
@@ -301,6 +336,11 @@ def choose_task(
             form = f"{truth.form}, {options.label_offset:+d}"
             truth = replace(truth, form=form, numbers=truth.numbers + options.label_offset)
         return ChosenTask(LabeledClasses(truth, classes=scores.shape[1]), metric=metric)
+    if metric == "miou":
+        reader = map_reader(name, outputs)
+        refuse_too_many(len(options.names.shown) if options.names else 0, reader.classes or None)
+        maps = replace(map_labels(labels, samples, options.names), offset=options.label_offset)
+        return ChosenTask(LabeledMaps(reader, maps), metric=metric)
     try:
         decoder = decoder_for(options.reading, outputs, chunk.geometries[0].input_size, options.rows)
     except QdqError as error:

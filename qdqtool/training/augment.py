@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flips, crops and color changes of pictures, drawn per sample. Labeled boxes follow; no other labels do."""
+"""Flips, crops and color changes of pictures, drawn per sample. Labeled boxes and class maps follow, others do not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.data.model_inputs import Array
 from qdqtool.data.preprocess import Preprocess, parse_preprocess
+from qdqtool.data.resample import interpolated
 from qdqtool.errors import QdqError
+from qdqtool.training.losses.box_losses import LABELED_BOXES
 
 Float32 = npt.NDArray[np.float32]
 Draw = np.random.Generator
@@ -33,14 +37,14 @@ class ImageAugment:
         steps: some of flip, crop, color, in this order.
         channels_last: whether the input is NHWC.
         spec: how files became the input; None for arrays, whose darkest and lightest values stand for black and white.
-        boxes: the array of labeled boxes beside it, see `box_losses`; None where there is none.
+        labels: the arrays beside it that follow: labeled boxes, see `box_losses`, or class maps, see `class_labels`.
     """
 
     name: str
     steps: tuple[str, ...]
     channels_last: bool = False
     spec: Preprocess | None = None
-    boxes: str | None = None
+    labels: tuple[str, ...] = ()
 
     def __call__(self, sample: Batch, draw: Draw) -> Batch:
         """The changed sample; every image of it is drawn for by itself."""
@@ -50,10 +54,11 @@ class ImageAugment:
         changed = np.stack([image for image, _ in every])
         given = changed.transpose(0, 2, 3, 1) if self.channels_last else changed
         found = {**sample, self.name: np.ascontiguousarray(given)}
-        if self.boxes is not None:
-            sides = planes.shape[3], planes.shape[2]
-            pairs = zip(sample[self.boxes], every, strict=True)
-            found[self.boxes] = np.stack([_follow(rows, moves, sides) for rows, (_, moves) in pairs])
+        sides = planes.shape[3], planes.shape[2]
+        for name in self.labels:
+            follow = _boxes_follow if name == LABELED_BOXES else partial(_map_follows, last=self.channels_last)
+            pairs = zip(sample[name], every, strict=True)
+            found[name] = np.stack([follow(one, moves, sides) for one, (_, moves) in pairs])
         return found
 
     def _image(self, image: Float32, draw: Draw) -> tuple[Float32, list[Moved]]:
@@ -64,7 +69,7 @@ class ImageAugment:
         return image, moves
 
 
-def _follow(rows: Float32, moves: Sequence[Moved], sides: tuple[int, int]) -> Float32:
+def _boxes_follow(rows: Float32, moves: Sequence[Moved], sides: tuple[int, int]) -> Float32:
     """Boxes where the picture went, cut at its border; one whose center left it becomes a row that fills up."""
     corners = rows[:, 1:].astype(np.float64)
     for across, right, down, below in moves:
@@ -80,13 +85,29 @@ def _follow(rows: Float32, moves: Sequence[Moved], sides: tuple[int, int]) -> Fl
     return followed
 
 
-def open_augment(steps: Steps, loader: DataLoader, boxes: str | None = None) -> ImageAugment | None:
+def _map_follows(classes: Array, moves: Sequence[Moved], sides: tuple[int, int], *, last: bool) -> Array:
+    """A class map [height, width], or with a channel axis, where the picture went; -1 where that left it."""
+    axes = (0, 1) if classes.ndim == 2 or (last and classes.ndim == 3) else (1, 2)
+    for axis, side, first in ((axes[0], sides[1], 2), (axes[1], sides[0], 0)):
+        cells = classes.shape[axis]
+        places = (np.arange(cells) + 0.5) * (side / cells)
+        for move in reversed(moves):
+            places = (places - move[first + 1]) / move[first]
+        indices = np.floor(places * (cells / side)).astype(np.intp)
+        classes = np.take(classes, np.clip(indices, 0, cells - 1), axis)
+        outside = [slice(None)] * classes.ndim
+        outside[axis] = (indices < 0) | (indices >= cells)
+        classes[tuple(outside)] = -1
+    return classes
+
+
+def open_augment(steps: Steps, loader: DataLoader, labels: tuple[str, ...] = ()) -> ImageAugment | None:
     """The changes that `--augment` asks for, fitted to the data; None for none.
 
     Args:
         steps: see `ImageAugment`; None for all of them where the data are pictures.
         loader: the data.
-        boxes: the array of labeled boxes beside the pictures.
+        labels: the arrays beside the pictures that follow.
 
     Raises:
         QdqError: a step that is none, or steps for data that are no pictures.
@@ -94,7 +115,7 @@ def open_augment(steps: Steps, loader: DataLoader, boxes: str | None = None) -> 
     for step in steps or ():
         if step not in _STEPS:
             raise QdqError("--augment", f"{step!r} is not one", f"choose some of {','.join(_STEPS)}")
-    axis = _channel_axis(loader, boxes)
+    axis = _channel_axis(loader, labels)
     if steps and axis is None:
         raise QdqError("--augment", "changes images, and the data are not images", "leave it out")
     if axis is None or (steps is not None and not steps):
@@ -102,12 +123,12 @@ def open_augment(steps: Steps, loader: DataLoader, boxes: str | None = None) -> 
     text = loader.description.get("preprocess") if loader.description["kind"] == "images" else None
     spec = None if text is None else parse_preprocess(str(text))
     chosen = tuple(step for step in _STEPS if steps is None or step in steps)
-    return ImageAugment(loader.inputs[0].name, chosen, axis == 3, spec, boxes)
+    return ImageAugment(loader.inputs[0].name, chosen, axis == 3, spec, labels)
 
 
-def _channel_axis(loader: DataLoader, boxes: str | None) -> int | None:
+def _channel_axis(loader: DataLoader, labels: tuple[str, ...]) -> int | None:
     """Where a picture's channels lie in the only input, 1 or 3; None where the data are no pictures."""
-    if len([one for one in loader.inputs if one.name != boxes]) != 1 or loader.inputs[0].dtype != np.float32:
+    if len([one for one in loader.inputs if one.name not in labels]) != 1 or loader.inputs[0].dtype != np.float32:
         return None
     if loader.description["kind"] == "images":
         return 3 if parse_preprocess(str(loader.description["preprocess"])).layout == "nhwc" else 1
@@ -133,22 +154,9 @@ def _crop(image: Float32, draw: Draw, spec: Preprocess | None) -> tuple[Float32,
     height, width = image.shape[1:]
     side = draw.uniform(_LEAST_SIDE, 1.0)
     top, left = draw.uniform(0, 1 - side) * height, draw.uniform(0, 1 - side) * width
-    rows = _between(image, 1, top + (np.arange(height) + 0.5) * side - 0.5)
-    part = _between(rows, 2, left + (np.arange(width) + 0.5) * side - 0.5)
+    rows = interpolated(image, 1, top + (np.arange(height) + 0.5) * side - 0.5)
+    part = interpolated(rows, 2, left + (np.arange(width) + 0.5) * side - 0.5)
     return part, (1 / side, -left / side, 1 / side, -top / side)
-
-
-def _between(image: Float32, axis: int, places: npt.NDArray[np.float64]) -> Float32:
-    """Linear interpolation along one axis."""
-    last = image.shape[axis] - 1
-    places = np.clip(places, 0, last)
-    low = np.minimum(places.astype(np.intp), max(last - 1, 0))
-    shape = [1, 1, 1]
-    shape[axis] = places.size
-    part = (places - low).astype(np.float32).reshape(shape)
-    first, second = np.take(image, low, axis), np.take(image, np.minimum(low + 1, last), axis)
-    mixed: Float32 = first + part * (second - first)
-    return mixed
 
 
 def _color(image: Float32, draw: Draw, spec: Preprocess | None) -> tuple[Float32, Moved]:

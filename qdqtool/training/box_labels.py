@@ -93,7 +93,9 @@ def with_box_labels(
             done += len(chunk.geometries)
             yield {**chunk.batch, LABELED_BOXES: np.stack(rows)}
 
-    return LabeledData(walk, replace(reading, preprocess=None, part=None), replace(loss, boxes=asked))
+    return LabeledData(
+        walk, replace(reading, preprocess=None, part=None), replace(loss, boxes=asked, moving=(LABELED_BOXES,))
+    )
 
 
 def _in_input(truth: Truth, geometry: Geometry, most: int) -> Float32:

@@ -18,7 +18,15 @@ from qdqtool.evaluation.detections import FINDS_NOTHING, Detections
 from qdqtool.evaluation.known_preprocess import apply_known, resize_note
 from qdqtool.evaluation.metrics import judge
 from qdqtool.evaluation.samples import LabeledSamples, open_samples
-from qdqtool.evaluation.tasks import ChosenTask, LabeledBoxes, LabeledClasses, TaskOptions, asked_metric, choose_task
+from qdqtool.evaluation.tasks import (
+    ChosenTask,
+    LabeledBoxes,
+    LabeledClasses,
+    LabeledMaps,
+    TaskOptions,
+    asked_metric,
+    choose_task,
+)
 from qdqtool.graph.io import ModelSource
 from qdqtool.progress import bar
 from qdqtool.runtime.executor import rows_of_run
@@ -140,7 +148,7 @@ def _evaluation(
     labels, doubt = "", ""
     shown = asked.names.shown if asked.names is not None else ()
     notes: tuple[str, ...] = ()
-    if isinstance(task, LabeledBoxes | LabeledClasses):
+    if isinstance(task, LabeledBoxes | LabeledClasses | LabeledMaps):
         labels, shown = task.labels.form, task.labels.shown
     if isinstance(task, LabeledClasses):
         doubt = reference_warning(task, found[-1], opened[-1].name)

@@ -32,7 +32,7 @@ class EvaluateOptions(ExecutionOptions):
 
     Attributes:
         baseline: the model that losses are measured against, run on the same samples: FP32, or INT8 to compare two.
-        metric: top1, coco, voc or agreement; None takes what the labels are for.
+        metric: top1, coco, voc, miou or agreement; None takes what the labels are for.
         decoder: what makes boxes of a detector's outputs, see `find_decoder`.
         postprocess: instead of a decoder, ``script.py:function`` or a function; see `ScriptDecoder`.
         names: the model's classes, see `parse_names`; "coco" for its 80, "coco90" for its numbers with gaps.

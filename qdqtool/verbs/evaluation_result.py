@@ -25,7 +25,7 @@ class Evaluation(Displayed):
     """The figures of a model, and what it loses against its baseline.
 
     Attributes:
-        metric: what was asked: top1, coco, voc or agreement.
+        metric: what was asked: top1, coco, voc, miou or agreement.
         model: the model's name.
         baseline: the name of the model that losses are against, "" without one.
         samples: how many were judged.

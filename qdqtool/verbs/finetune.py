@@ -41,7 +41,6 @@ from qdqtool.training.equalized_start import Start, start_equalized
 from qdqtool.training.finished_model import OutputGain, finished_model, output_gains
 from qdqtool.training.label_data import label_inputs
 from qdqtool.training.loop import Progress
-from qdqtool.training.losses.box_losses import LABELED_BOXES
 from qdqtool.training.objective import changed_function, make_objective
 from qdqtool.training.options import FLOAT_EPOCHS, FLOAT_RELATIVE_LR, FLOAT_RISE
 from qdqtool.training.prepare import prepare
@@ -345,7 +344,7 @@ def _open_job(
     inputs = inputs_of(opened.proto.graph)
     more = label_inputs(data, inputs, data_options) if options.labeled else ()
     loader = open_loader(data, (*inputs, *more), replace(data_options, batch=1))
-    augment = open_augment(_augmentation(options), loader, LABELED_BOXES if options.loss.boxes else None)
+    augment = open_augment(_augmentation(options), loader, options.loss.moving)
     copies = _HELD_COPIES if in_float and not options.labeled else 0
     batches = BatchOptions(_batch(loader, options.batch), options.run.seed, options.memory, augment, copies)
     teacher = None if options.teacher is None else open_model(options.teacher)
@@ -399,8 +398,8 @@ def _check_teacher(opened: Model, options: FinetuneOptions) -> None:
 
 
 def _augmentation(options: FinetuneOptions) -> tuple[str, ...] | None:
-    """What is done to samples: nothing where labels other than boxes lie beside them."""
-    if options.loss.boxes is not None and not (options.loss.script or options.loss.labels):
+    """What is done to samples: nothing where labels lie beside them that do not go where the picture goes."""
+    if options.loss.moving and not options.loss.script:
         return options.augment
     if options.labeled and options.augment:
         raise QdqError("--augment", "changes pictures and not their labels", "leave it out; the loader may change both")
@@ -444,7 +443,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
         if update[name] == default:
             del update[name]  # checkpoints from before these options still resume
     loss = asdict(replace(options.loss, boxes=None))
-    del loss["boxes"]  # as above
+    del loss["boxes"], loss["moving"]  # as above
     if options.loss.boxes is not None:
         more["boxes"] = (options.loss.boxes.description, options.decoder, str(options.names))
     facts = {"loss": loss, "update": update, "run": run, **rest, **more, "task": task}

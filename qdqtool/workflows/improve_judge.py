@@ -10,13 +10,7 @@ from typing import Any
 from qdqtool.deploying.improvements import Measured
 from qdqtool.evaluation.agreement import SURE
 from qdqtool.evaluation.metrics import ResampledFigure, resampled_figure
-from qdqtool.evaluation.tasks import (
-    BoxAgreement,
-    LabeledBoxes,
-    LabeledClasses,
-    OutputSignal,
-    Task,
-)
+from qdqtool.evaluation.tasks import LABELED, BoxAgreement, LabeledBoxes, OutputSignal, Task
 from qdqtool.verbs.target_model import TargetModel
 from qdqtool.workflows.judge import Judge
 
@@ -73,7 +67,7 @@ class CrossJudge:
         if len({type(own[-1]) for own in self._tasks}) > 1:
             self._tasks = [(one, OutputSignal()) for one in tasks]
         self.title = tasks[0].title
-        self.labeled = isinstance(tasks[0], (LabeledBoxes, LabeledClasses))
+        self.labeled = isinstance(tasks[0], LABELED)
         self.beside = self._tasks[0][1].title if len(self._tasks[0]) > 1 else ""
         self._float = [judge.read(None, own) for judge, own in zip(judges, self._tasks, strict=True)]
         self.counts = tuple(one.count for one in judges)

@@ -27,6 +27,7 @@ _METRICS = {  # as people write them
     "agreement1": "top-1 agreement with the FP32 model",
     "map": "mAP",
     "map50": "mAP at 0.5",
+    "miou": "mean IoU",
     "top1": "top-1",
     "top5": "top-5",
 }

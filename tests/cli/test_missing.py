@@ -57,7 +57,8 @@ def test_all_that_a_command_lacks(
     argv: Sequence[str], names: str, extras: str, without: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.png").write_bytes(b"")
+    for name in ("a.png", "a.xml"):
+        (tmp_path / "images" / name).write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     without("onnxruntime", "PIL", "pycocotools")
     line = f'{argv[0]}: needs {names}, which are not installed; pip install "qdqtool[{extras}]"'

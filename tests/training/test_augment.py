@@ -13,6 +13,7 @@ from qdqtool.data.model_inputs import Input
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
 from qdqtool.training.augment import ImageAugment, open_augment
+from qdqtool.training.losses.box_losses import LABELED_BOXES
 
 F = np.float32
 PIXELS = np.random.default_rng(1).uniform(0, 255, (1, 3, 6, 8)).astype(F)
@@ -128,22 +129,42 @@ def test_data_that_are_no_images_are_refused() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("cells", [1, 2])
+def test_class_maps_follow_the_picture(last: bool, cells: int) -> None:
+    """What is bright is class 1, in a map as fine as the picture, or half as fine."""
+    planes = np.zeros((2, 3, 60, 80), F)
+    planes[0, :, 20:40, 10:30], planes[1, :, 30:50, 40:70] = 200, 200
+    numbers = (planes[:, 0, ::cells, ::cells] > 100).astype(np.int64)
+    channel = numbers[..., None] if last else numbers[:, None]
+    sample = {"x": planes.transpose(0, 2, 3, 1) if last else planes, "y": numbers, "p": channel.astype(F)}
+    augment = ImageAugment("x", ("flip", "crop", "color"), last, labels=("y", "p"))
+    for seed in range(12):
+        found = augment(sample, np.random.default_rng(seed))
+        images = found["x"].transpose(0, 3, 1, 2) if last else found["x"]
+        bright = images.mean(1) > images.mean((1, 2, 3), keepdims=True)[:, 0]
+        assert (found["y"] == bright[:, cells // 2 :: cells, cells // 2 :: cells]).mean() > 0.97
+        assert np.array_equal(found["p"].reshape(found["y"].shape), found["y"])
+        assert found["y"].min() >= 0  # a crop lies within the picture
+    assert np.array_equal(sample["y"], (planes[:, 0, ::cells, ::cells] > 100))
+
+
+@pytest.mark.parametrize("last", [False, True])
 def test_boxes_follow_the_picture(last: bool) -> None:
     picture = np.zeros((2, 3, 60, 80), F)
     picture[0, :, 20:40, 10:30], picture[1, :, 30:50, 40:70] = 200, 200
     rows = np.array([[[4, 10, 20, 30, 40], [-1, 0, 0, 0, 0]], [[2, 40, 30, 70, 50], [1, 0, 0, 2, 2]]], F)
-    sample = {"x": picture.transpose(0, 2, 3, 1) if last else picture, "rows": rows}
-    augment = ImageAugment("x", ("flip", "crop", "color"), last, boxes="rows")
+    sample = {"x": picture.transpose(0, 2, 3, 1) if last else picture, LABELED_BOXES: rows}
+    augment = ImageAugment("x", ("flip", "crop", "color"), last, labels=(LABELED_BOXES,))
     seen = set()
     for seed in range(12):
         found = augment(sample, np.random.default_rng(seed))
         images = found["x"].transpose(0, 3, 1, 2) if last else found["x"]
-        assert np.array_equal(found["rows"], augment(sample, np.random.default_rng(seed))["rows"])
-        assert found["rows"][:, 0, 0].tolist() == [4, 2] and found["rows"][0, 1, 0] == -1
-        seen.add(float(found["rows"][1, 1, 0]))
-        for image, row in zip(images, found["rows"][:, 0], strict=True):
+        assert np.array_equal(found[LABELED_BOXES], augment(sample, np.random.default_rng(seed))[LABELED_BOXES])
+        assert found[LABELED_BOXES][:, 0, 0].tolist() == [4, 2] and found[LABELED_BOXES][0, 1, 0] == -1
+        seen.add(float(found[LABELED_BOXES][1, 1, 0]))
+        for image, row in zip(images, found[LABELED_BOXES][:, 0], strict=True):
             down, across = np.nonzero(image.mean(0) > (image.mean(0).max() + image.mean(0).min()) / 2)
             edges = [across.min(), down.min(), across.max() + 1, down.max() + 1]
             assert np.abs(row[1:] - edges).max() <= 1.01
     assert seen == {1, -1}  # the corner is cut off now and then
-    assert np.array_equal(sample["rows"], rows)
+    assert np.array_equal(sample[LABELED_BOXES], rows)

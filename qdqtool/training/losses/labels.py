@@ -185,6 +185,16 @@ def _sigmoid_focal(s: LossValue, inputs: LabelInputs, label: Label, where: str) 
     return terms.sigmoid_focal(s, y, **label.numbers)
 
 
+def _dice(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
+    numbers, axis = _classes(s, inputs, label, where)
+    return terms.dice(s, numbers, axis)
+
+
+def _sigmoid_dice(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
+    y = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where, None, 1.0))
+    return terms.sigmoid_dice(s, y, terms.axis_of(s, label.numbers, where))
+
+
 def _smooth_l1(s: LossValue, inputs: LabelInputs, label: Label, where: str) -> LossValue:
     t = inputs.value(LabelSpec(label.array, s.shape, TensorProto.FLOAT, where))
     return terms.smooth_l1(s, t, label.numbers.get("beta", 1.0))
@@ -203,6 +213,8 @@ _TERMS: Mapping[str, Callable[..., LossValue]] = {
     "focal": _focal,
     "sigmoid-focal": _sigmoid_focal,
     "bce": _binary_cross_entropy,
+    "dice": _dice,
+    "sigmoid-dice": _sigmoid_dice,
     "smooth-l1": _smooth_l1,
     "smooth-l1-mask": _smooth_l1_mask,
     "mse": _plain(terms.mean_square),

@@ -20,6 +20,8 @@ LABEL_KINDS: Mapping[str, tuple[str, ...]] = {
     "focal": ("gamma", "alpha", "axis"),
     "sigmoid-focal": ("gamma", "alpha"),
     "bce": ("smoothing",),
+    "dice": ("axis",),
+    "sigmoid-dice": ("axis",),
     "smooth-l1": ("beta",),
     "smooth-l1-mask": ("beta",),
     "mse": (),
@@ -84,13 +86,14 @@ class LossOptions:
         distill_weight: weight of the label-free term (normalized error at the points); None for 1 where nothing else
             is asked for, else 0.
         boxes: a detector's loss on labeled boxes; None for none.
+        moving: arrays of labels that go where the picture goes, when it is flipped or cropped.
     """
 
     labels: tuple[Label, ...] = option(
         (),
         "--label",
-        "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, smooth-l1, "
-        "mse, ...",
+        "OUTPUT:KIND[:WEIGHT[:ARRAY]], a loss on labels in the data: ce, focal, sigmoid-focal, bce, dice, "
+        "smooth-l1, mse, ...",
         metavar="L",
         repeated=True,
         convert=lambda texts: tuple(map(parse_label, texts)),
@@ -115,6 +118,7 @@ class LossOptions:
         group=WHAT,
     )
     boxes: BoxLoss | None = None
+    moving: tuple[str, ...] = ()
 
     @property
     def learns_labels(self) -> bool:

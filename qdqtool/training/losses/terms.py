@@ -141,6 +141,33 @@ def softmax_focal(x: LossValue, labels: LossValue, axis: int, gamma: float = 2.0
     return each.sum() / nodes.op("Max", objects.sum(), 1.0)
 
 
+def dice(x: LossValue, labels: LossValue, axis: int) -> LossValue:
+    """Dice loss (Milletari 2016) of logits with classes on `axis`: 1 - mean over the classes of their overlap.
+
+    The overlap of a class is (2 sum(p y) + 1) / (sum(p) + sum(y) + 1) over all places whose label is not negative, p
+    its Softmax; the 1 makes a class that is neither there nor found count as right.
+    """
+    nodes = x.nodes
+    x = nodes.logits(x, "Softmax", "the Dice loss", axis)
+    hot = one_hot(labels, x.shape[axis], axis)
+    counts = hot.sum_over(axis).unsqueeze(axis)
+    return _missed_overlap(nodes.op("Softmax", x, axis=axis) * counts, hot, axis)
+
+
+def sigmoid_dice(x: LossValue, y: LossValue, axis: int) -> LossValue:
+    """The same of logits with one sigmoid per class; targets are 0 to 1 of its shape, what is negative is ignored."""
+    x = x.nodes.logits(x, "Sigmoid", "the Dice loss")
+    y, counts = _counting(y)
+    return _missed_overlap(x.nodes.op("Sigmoid", x) * counts, y, axis)
+
+
+def _missed_overlap(p: LossValue, y: LossValue, axis: int) -> LossValue:
+    both, total = p * y, p + y
+    for other in reversed([one for one in range(p.rank) if one != axis]):
+        both, total = both.sum_over(other), total.sum_over(other)
+    return 1.0 - ((both * 2.0 + 1.0) / (total + 1.0)).mean()
+
+
 def divergence(s: LossValue, t: LossValue, axis: int, temperature: float = 1.0) -> LossValue:
     """T^2 * mean over positions of sum(p * (log p - log q)), p = softmax(t / T), q = softmax(s / T) (Hinton 2015).
 

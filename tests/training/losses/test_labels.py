@@ -38,6 +38,8 @@ MASK = np.array([[1, 0, 1, 0, 0, 1], [0, 0, 0, 1, 0, 0]], float)
         ("focal", CLASSES, lambda s, y: terms.softmax_focal(s, y, 2)),
         ("focal=1,0.4", CLASSES, lambda s, y: terms.softmax_focal(s, y, 2, 1, 0.4)),
         ("sigmoid-focal", HOT, terms.sigmoid_focal),
+        ("dice", CLASSES, lambda s, y: terms.dice(s, y, 2)),
+        ("sigmoid-dice=1", HOT, lambda s, y: terms.sigmoid_dice(s, y, 1)),
         ("sigmoid-focal=1,0.4", HOT, lambda s, y: terms.sigmoid_focal(s, y, 1, 0.4)),
     ],
 )
