@@ -44,7 +44,8 @@ $(VENV)/linters: $(VENV)/installed
 	@touch $@
 
 demo: setup
-	@$(BIN)/python models/journey.py
+	@rm -rf out/demo
+	@$(BIN)/qdqtool demo -o out/demo
 
 # What a file's tests share is made once, in the worker that has the file (worksteal); pytest-randomly mixes whole files.
 # No test draws from the generators of the process, so that they are not seeded anew for each of them.

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.amax import kernel
+from qdqtool.cli import demo
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
@@ -136,9 +137,11 @@ def rules_in_the_tree() -> set[str]:
 
 @pytest.mark.slow
 def test_the_sdist_has_what_building_and_testing_take(unpacked: Path) -> None:
-    for path in ("rules/gpu.toml", "qdqtool/amax/_kernel.c", "setup.py", "Makefile", "LICENSE"):
+    for path in ("rules/gpu.toml", "qdqtool/amax/_kernel.c", "setup.py", "Makefile", "LICENSE", "NOTICE"):
         assert (unpacked / path).is_file(), path
-    assert (unpacked / "tests" / "test_packaging.py").is_file() and (unpacked / "models" / "journey.py").is_file()
+    assert (unpacked / "tests" / "test_packaging.py").is_file() and (
+        unpacked / "models" / "tiny_classifier.onnx"
+    ).is_file()
     assert not list(unpacked.rglob("*.so"))
 
 
@@ -149,6 +152,7 @@ def test_the_wheel_of_the_sdist(unpacked: Path, tmp_path: Path) -> None:
     wheel = build("wheel", unpacked, tmp_path / "dist")
     assert "-cp310-abi3-" in wheel.name
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert {f"qdqtool/example/{name}" for name in demo.FILES.values()} <= names
     page = {"qdqtool/reporting/report.css", "qdqtool/reporting/report.js"}
     assert rules_in_the_tree() | page | {"qdqtool/py.typed", "qdqtool/__init__.py"} <= names
     assert any(re.fullmatch(r"qdqtool/amax/_kernel\.(abi3\.so|pyd)", name) for name in names)

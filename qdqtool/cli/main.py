@@ -70,6 +70,7 @@ GROUPS = {
         "infer": "draw what a model finds in images: boxes, or the best classes",
         "simulate": "run an INT8 model on a CPU as TensorRT should compute it, on a GPU or a DLA",
         "engine": "show the layers of a built engine beside the predicted ones, or compare two engines",
+        "demo": "run the main verbs on a small bundled model, in a new folder",
         "init": "write a project file: model, data and labels that verbs in this folder take where none are given",
         "doctor": "check the installation: packages, versions, what each verb needs",
         "completion": "print the completion script for bash, zsh or fish",

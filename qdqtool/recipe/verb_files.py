@@ -47,7 +47,7 @@ OUTPUTS = {
 }
 
 # Verbs that a recipe does not call: they call others, or ask the machine.
-REFUSED = ("run", "deploy", "improve", "init", "doctor")
+REFUSED = ("run", "deploy", "improve", "init", "doctor", "demo")
 
 # Options whose value is a file or folder that must be there. A `:function` may stand behind a .py.
 READ = frozenset(

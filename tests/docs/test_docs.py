@@ -77,6 +77,7 @@ LONG = {
         "calibrate",
         "compare",
         "condition",
+        "demo",
         "deploy",
         "detr",
         "doctor",
