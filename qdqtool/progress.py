@@ -40,13 +40,7 @@ def in_log(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 class Count:
-    """How many of how many are done, and since when.
-
-    Attributes:
-        what: the name of one of them.
-        total: how many there are; None where nobody knows.
-        done: how many are done.
-    """
+    """How many of how many are done, and since when."""
 
     def __init__(self, what: str, total: int | None, done: int = 0) -> None:
         """Begin to count."""
@@ -140,11 +134,7 @@ def steps(items: Iterable[_T], what: str, total: int | None = None) -> Iterator[
 
 
 class Bar:
-    """What `bar` yields.
-
-    Attributes:
-        note: shows a text after the bar.
-    """
+    """What `bar` yields."""
 
     def __init__(self, advance: Callable[[int], object], note: Callable[[str], object]) -> None:
         self._advance, self.note = advance, note

@@ -31,7 +31,7 @@ from qdqtool.rule_kinds import (
     WeightAxis,
 )
 from qdqtool.rule_steps import chain_of, steps_of
-from qdqtool.trtversion import RELEASES, TrtVersion, in_range
+from qdqtool.trtversion import NEWEST, TrtVersion, in_range
 
 _SHIPPED_ONLY = frozenset({"layer", "limit"})
 
@@ -83,7 +83,7 @@ def load_rules(
     """
     if target == RTX_TARGET:
         refuse_trt_version(version)
-    version = version or max(release.version for release in RELEASES)
+    version = version or NEWEST
     if extra is None:
         return _shipped(rules_folder(), target, version, number_format)
     own = read_rules(extra)

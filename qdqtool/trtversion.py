@@ -122,8 +122,7 @@ class TrtVersion:
         """One line on a release that is not known here; an empty string for one that is."""
         if self.status != "unknown":
             return ""
-        newest = max(release.version for release in RELEASES)
-        said = f"TensorRT {self.text} is not a release that qdqtool knows, of which {newest.text} is the newest"
+        said = f"TensorRT {self.text} is not a release that qdqtool knows, of which {NEWEST.text} is the newest"
         return f"{said}: the rules whose range holds it apply, untested on that version"
 
     @property
@@ -166,6 +165,7 @@ class Release:
 RELEASES: tuple[Release, ...] = tuple(
     Release(TrtVersion(*one.numbers), one.platforms, one.status, one.see) for one in KNOWN
 )
+NEWEST = max(release.version for release in RELEASES)
 
 
 def parse(text: str) -> TrtVersion:

@@ -17,13 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """The nodes of a function body.
-
-    Attributes:
-        nodes: in order; they read the inputs of the node and make its outputs.
-        shapes: of the tensors in between.
-        types: their ONNX element types.
-    """
+    """The nodes of a function body."""
 
     nodes: Sequence[onnx.NodeProto]
     shapes: Mapping[str, Shape]

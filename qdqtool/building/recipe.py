@@ -31,14 +31,7 @@ _GRAFT = "TensorRT 11 reads no calibration cache: qdqtool graft puts it into the
 
 @dataclass(frozen=True)
 class BuildFacts:
-    """What of a model decides.
-
-    Attributes:
-        name: what messages call it.
-        quantized: whether it has Q/DQ.
-        cached: whether a calibration cache is given for it.
-        open_inputs: inputs with free sides for which no one shape is given.
-    """
+    """What of a model decides."""
 
     name: str
     quantized: bool = False

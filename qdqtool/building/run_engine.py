@@ -21,14 +21,7 @@ _TODO = "an engine runs where it was built: with that TensorRT, on that kind of 
 
 
 class RunningEngine:
-    """An engine on this machine's GPU.
-
-    Attributes:
-        path: its file.
-        version: of TensorRT.
-        inputs: what it takes, a free side as None.
-        last_seconds: what the last `run` took by Polygraphy's runner, copies to and from the GPU among it.
-    """
+    """An engine on this machine's GPU."""
 
     def __init__(self, path: Path) -> None:
         from polygraphy.backend.trt import EngineFromBytes, TrtRunner

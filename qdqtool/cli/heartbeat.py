@@ -47,13 +47,7 @@ _WORDS = {
 
 @contextlib.contextmanager
 def heartbeat(verb: str, after: float = _AFTER, every: float = EVERY) -> Iterator[None]:
-    """Show the line while the block runs, where stderr is a terminal.
-
-    Args:
-        verb: what stands before it.
-        after: seconds without a word until it is shown.
-        every: seconds between two of them.
-    """
+    """Show the line while the block runs, where stderr is a terminal."""
     if not verb or not sys.stderr.isatty():
         yield
         return

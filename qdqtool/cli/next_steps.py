@@ -30,7 +30,7 @@ from qdqtool.cli.plan_options import PLACEMENT
 from qdqtool.data.options import DataOptions
 from qdqtool.match.options import PlanOptions, names_word
 from qdqtool.observers.options import CalibrationOptions
-from qdqtool.trtversion import RELEASES, parse
+from qdqtool.trtversion import NEWEST, RELEASES, parse
 
 if TYPE_CHECKING:
     from qdqtool.trtversion import TrtVersion
@@ -67,7 +67,7 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
     if args.target == "rtx":
         return [_rtx_build(result.model)]
     typed = result.rest is not None
-    version, lines = _newest() if typed else _default_version(args.target), list[str]()
+    version, lines = NEWEST if typed else _default_version(args.target), list[str]()
     if args.trt_version:
         version, word = parse(args.trt_version), args.trt_version
     else:
@@ -139,7 +139,7 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
     lines = ["--data calibrates the scales that the cache lacks"] if starved else []
     if starved:
         lines.append(f"next, with your calibration data for DATA: {again(args, '--data', 'DATA')}")
-    version = parse(args.trt_version) if args.trt_version else _newest()
+    version = parse(args.trt_version) if args.trt_version else NEWEST
     if not args.trt_version:
         lines.append(_newest_is_meant(version.text))
     shapes = shape_flag(inputs_of_file(result.model), result.data, args.batch)
@@ -151,7 +151,7 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
     """Build it: TensorRT 11 takes the types of the file as they are, 9 and 10 must be told to."""
-    version = parse(args.trt_version) if args.trt_version else _newest()
+    version = parse(args.trt_version) if args.trt_version else NEWEST
     told = "with 9 and 10 add --stronglyTyped"
     said = [] if args.trt_version else [f"the next step is for TensorRT {version.text}, the newest; {told}"]
     shapes = shape_flag(inputs_of_file(result.model), {"shapes": result.ranges.input_shapes}, args.batch)
@@ -269,11 +269,6 @@ def _default_version(target: str) -> TrtVersion:
 def _newest_is_meant(version: str) -> str:
     """What is said where the user named no version."""
     return f"the next step is for TensorRT {version}, the newest; if yours is another, add --trt-version"
-
-
-def _newest() -> TrtVersion:
-    """The newest release known."""
-    return max(release.version for release in RELEASES)
 
 
 def _without_output(args: argparse.Namespace) -> list[str]:

@@ -38,11 +38,7 @@ def checked_streams() -> Iterator[CheckedStream]:
 
 
 class CheckedStream:
-    """A stream that drops what the system does not take.
-
-    Attributes:
-        fault: the first error of the stream; None while there is none.
-    """
+    """A stream that drops what the system does not take."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

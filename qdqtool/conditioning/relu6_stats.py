@@ -17,13 +17,7 @@ from qdqtool.runtime.activations import OrtActivations
 
 @dataclass(frozen=True)
 class CutTensor:
-    """The values of one tensor over all samples.
-
-    Attributes:
-        above: how many lie above 6.
-        values: how many there are.
-        largest: the largest of them.
-    """
+    """The values of one tensor over all samples."""
 
     above: int = 0
     values: int = 0

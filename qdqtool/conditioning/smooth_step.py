@@ -94,12 +94,7 @@ def decide_smooth(state: ClassState, rounding: Rounding) -> tuple[list[MulDecisi
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """What was divided.
-
-    Attributes:
-        state: the model before, and what was counted of it last.
-        divisions: those that were made; empty where nothing was.
-    """
+    """What was divided."""
 
     state: ClassState
     divisions: Sequence[Division] = ()

@@ -138,10 +138,6 @@ class StoredArray:
 def open_npz(path: Path, max_bytes: int) -> dict[str, StoredArray]:
     """The arrays of a .npz by name.
 
-    Args:
-        path: the archive.
-        max_bytes: the most that its members may unpack to, in all.
-
     Raises:
         QdqError: not an archive of arrays, object arrays, more than `max_bytes`.
     """

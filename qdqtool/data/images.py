@@ -113,11 +113,6 @@ def letterbox_size(spec: Preprocess, size: tuple[int, int], target: tuple[int, i
 def fit_reader(spec: Preprocess, name: str, shape: Sequence[int | str | None]) -> ImageReader:
     """Decide size, layout and channels of a preprocessing from the model input it is for.
 
-    Args:
-        spec: what the user asked for.
-        name: the input's name, for messages.
-        shape: its dimensions; None or a name where free.
-
     Raises:
         QdqError: the input takes no images, its size is free and none was given, the two disagree, or it is more than
             `MAX_PIXELS`.

@@ -63,10 +63,6 @@ class Input:
     def made_up(self, shape: tuple[int, ...], random: np.random.Generator) -> Array:
         """Values to run the model on where there are no data: floats from a normal distribution, integers 0 and 1.
 
-        Args:
-            shape: of what is made.
-            random: where values are drawn from.
-
         Raises:
             QdqError: the input takes strings or another type without such values, or too many of them.
         """

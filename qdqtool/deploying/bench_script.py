@@ -31,12 +31,7 @@ time_of() { # script, engine, further flags
 
 @dataclass(frozen=True)
 class BuildScript:
-    """A script of the folder that builds one engine.
-
-    Attributes:
-        name: its file.
-        text: what is in it.
-    """
+    """A script of the folder that builds one engine."""
 
     name: str
     text: str

@@ -23,13 +23,7 @@ _TODO = "put the files where every worker sees them, and leave --dask-ship out"
 
 @dataclass(frozen=True)
 class FileBundle:
-    """Files to unpack below one folder.
-
-    Attributes:
-        files: relative path -> content.
-        links: relative path -> relative path of the file that it stands for.
-        digest: of all that.
-    """
+    """Files to unpack below one folder."""
 
     files: dict[str, bytes]
     links: dict[str, str]

@@ -11,14 +11,7 @@ from qdqtool.graph.view import Node, attribute
 
 
 def multiply_adds(node: Node, first: Sequence[int], second: Sequence[int], output: Sequence[int]) -> int:
-    """Multiply-adds of a Conv, ConvTranspose, Einsum, Gemm or MatMul.
-
-    Args:
-        node: the product.
-        first: shape of its first input.
-        second: shape of its second input; the weight of a convolution.
-        output: shape of what it makes.
-    """
+    """Multiply-adds of a Conv, ConvTranspose, Einsum, Gemm or MatMul."""
     if node.op == "ConvTranspose":
         return math.prod(first) * math.prod(second[1:])
     if node.op == "Conv":

@@ -16,12 +16,7 @@ _TODO = "give the JSON of trtexec --exportProfile"
 
 @dataclass(frozen=True)
 class LayerTime:
-    """What a profile says of one layer.
-
-    Attributes:
-        milliseconds: on average, in one inference.
-        percentage: of the time of all layers; None where the file does not say.
-    """
+    """What a profile says of one layer."""
 
     milliseconds: float
     percentage: float | None = None

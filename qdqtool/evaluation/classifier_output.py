@@ -16,12 +16,7 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Ranked:
-    """The best classes of one sample, the best first.
-
-    Attributes:
-        labels: int64[k], class numbers.
-        probabilities: float32[k].
-    """
+    """The best classes of one sample, the best first."""
 
     labels: Int64
     probabilities: Float32

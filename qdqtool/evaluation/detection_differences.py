@@ -19,14 +19,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class DetectionDifference:
-    """The boxes of two models in one image.
-
-    Attributes:
-        reference: those that count as right.
-        candidate: those of the model that is judged.
-        lost: bool[n], which of the reference's have no partner.
-        spurious: bool[m], which of the candidate's have none.
-    """
+    """The boxes of two models in one image."""
 
     reference: Detections
     candidate: Detections

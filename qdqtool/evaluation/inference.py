@@ -23,15 +23,7 @@ Reader = HeadDecoder | ScriptDecoder | Classifier
 
 @dataclass(frozen=True)
 class Prediction:
-    """One sample with what each model found in it.
-
-    Attributes:
-        index: number of the sample.
-        chunk: the run it is in.
-        row: its number there.
-        found: for each model its boxes, or its best classes.
-        reader: what read them.
-    """
+    """One sample with what each model found in it."""
 
     index: int
     chunk: Chunk

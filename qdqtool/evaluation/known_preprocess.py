@@ -46,12 +46,7 @@ OptionsT = TypeVar("OptionsT", bound=_ReadsData)
 
 @dataclass(frozen=True)
 class KnownPreprocess:
-    """A preprocessing that somebody says the model wants.
-
-    Attributes:
-        spec: what is done.
-        source: who says so, as the subject of a sentence.
-    """
+    """A preprocessing that somebody says the model wants."""
 
     spec: Preprocess
     source: str

@@ -44,12 +44,7 @@ def tensor_of(value: npt.ArrayLike, name: str) -> onnx.TensorProto:
 
 
 class GraphBuilder:
-    """One graph and the names that are taken in it. The proto is ours to change.
-
-    Attributes:
-        proto: the model.
-        names: the names that are taken.
-    """
+    """One graph and the names that are taken in it. The proto is ours to change."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = proto

@@ -14,12 +14,7 @@ _ELLIPSIS = "."  # stands for "..." in a term
 
 @dataclass(frozen=True)
 class EinsumProduct:
-    """The letters of two operands and the output, "." for an ellipsis; each letter at most once in each.
-
-    Attributes:
-        operands: of the two inputs.
-        output: of what is made.
-    """
+    """The letters of two operands and the output, "." for an ellipsis; each letter at most once in each."""
 
     operands: tuple[str, str]
     output: str

@@ -28,13 +28,7 @@ _MULTIPLYING = frozenset(
 
 @dataclass(frozen=True)
 class NotFinite:
-    """A constant that breaks what reads it.
-
-    Attributes:
-        name: the constant.
-        reader: the first operator that reads it.
-        what: "NaN" or "infinity".
-    """
+    """A constant that breaks what reads it."""
 
     name: str
     reader: Node

@@ -11,7 +11,7 @@ import onnx
 
 from qdqtool.graph.validate import subgraphs_of
 from qdqtool.parser_rules import ParserRules, load_parser_rules
-from qdqtool.trtversion import RELEASES, TrtVersion
+from qdqtool.trtversion import NEWEST, TrtVersion
 
 Verdict = Literal["refused", "own plugin"]
 _DEFAULT = ("", "ai.onnx")
@@ -119,8 +119,7 @@ def _name_of(node: onnx.NodeProto) -> str:
 
 def _judge(rules: ParserRules, domain: str, op: str, version: TrtVersion | None) -> tuple[Verdict, str, str] | None:
     """Verdict, reason and what to do; None where TensorRT knows the operator."""
-    newest = max(release.version for release in RELEASES)
-    if rules.imports(op, version) or rules.ships(op, version or newest):
+    if rules.imports(op, version) or rules.ships(op, version or NEWEST):
         return None
     name = f"TensorRT {version.text}" if version is not None else "TensorRT"
     if rules.imports(op):
@@ -128,7 +127,7 @@ def _judge(rules: ParserRules, domain: str, op: str, version: TrtVersion | None)
         return "refused", f"the parser of {name} does not import it ({there} does)", "export the model without it"
     if rules.ships(op):
         there = _list_ranges(rules.plugins[op])
-        lacking = name if version is not None else f"TensorRT {newest.text}"
+        lacking = name if version is not None else f"TensorRT {NEWEST.text}"
         return "own plugin", f"{lacking} ships no plugin of that name ({there} does)", "load your own plugin"
     if domain in rules.domains:
         return "refused", f"{name} imports no operator and ships no plugin of that name", rules.domains[domain]

@@ -29,13 +29,7 @@ _LENGTHS = frozenset({"ReduceL2", "Sqrt"})
 
 
 class LastLayers:
-    """Tests of the last weighted operators of one graph.
-
-    Attributes:
-        view: the graph.
-        rules: the words by which heads are distinguished.
-        sizes: of its tensors.
-    """
+    """Tests of the last weighted operators of one graph."""
 
     def __init__(self, view: GraphView, rules: HeadRules, sizes: TensorSizes) -> None:
         self.view, self.rules, self.sizes = view, rules, sizes

@@ -30,13 +30,7 @@ _LIST_FIELDS = (("floats", "FLOATS"), ("ints", "INTS"), ("strings", "STRINGS"), 
 
 @dataclass(frozen=True)
 class Conversion:
-    """From which opset to which, and what messages call the model.
-
-    Attributes:
-        opset: of the operators.
-        target: of what is made of them.
-        where: what messages call the model.
-    """
+    """From which opset to which, and what messages call the model."""
 
     opset: int
     target: int

@@ -20,6 +20,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, num
 from qdqtool.errors import QdqError
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.model import Model
+from qdqtool.graph.normalize import ir_of
 from qdqtool.graph.tensors import array_of
 from qdqtool.graph.types import lean_tensor, opset_of
 from qdqtool.graph.validate import label, subgraphs_of
@@ -48,13 +49,7 @@ _SOFTMAX = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
 
 @dataclass(frozen=True)
 class Lowered:
-    """What lowering did.
-
-    Attributes:
-        before: the opset that the model had.
-        after: the one that it has.
-        rewritten: how many operators have another form.
-    """
+    """What lowering did."""
 
     before: int
     after: int
@@ -152,7 +147,7 @@ class _Lowering:
         trial.graph.initializer.extend(self._added.values())
         _drop_unread(trial.graph, {name for place in self._places for name in _freed(place)})
         next(one for one in trial.opset_import if one.domain in ("", "ai.onnx")).version = self._after
-        trial.ir_version = min(trial.ir_version, _ir_of(self._after))
+        trial.ir_version = min(trial.ir_version, ir_of(self._after))
         self._check_types(trial)
         self._proto.CopyFrom(trial)
 
@@ -338,10 +333,6 @@ def _keep_attributes(node: NodeProto, stays: Callable[[AttributeProto], bool]) -
     if len(kept) < len(node.attribute):
         node.ClearField("attribute")
         node.attribute.extend(kept)
-
-
-def _ir_of(opset: int) -> int:
-    return int(helper.find_min_ir_version_for([helper.make_opsetid("", opset)]))
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:

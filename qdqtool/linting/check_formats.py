@@ -16,7 +16,6 @@ from qdqtool.forecasting.boards import boards_of
 from qdqtool.formats import FP4, INT4, INT8, NumberFormat, number_formats
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.linting.check_silent_float import severity_of
-from qdqtool.linting.check_types import model_place
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
@@ -120,14 +119,14 @@ def format_version(context: LintContext) -> Iterator[CheckFault]:
         since = ".".join(map(str, row.since))
         if asked is not None and (asked.major, asked.minor) < row.since:
             text = f"has {row.title}, which TensorRT reads from {since} on"
-            yield CheckFault(model_place(context), text, f"build with TensorRT {since} or later, or quantize to INT8")
+            yield CheckFault(context.model_place, text, f"build with TensorRT {since} or later, or quantize to INT8")
         elif boards and all(int(board.sm) < row.sm for board in boards):
             text = f"has {row.title}, which needs compute capability {row.sm / 10} or later: "
             text += f"{asked.platform if asked else ''} runs on {named([board.title for board in boards])}"
-            yield CheckFault(model_place(context), text, "quantize to INT8")
+            yield CheckFault(context.model_place, text, "quantize to INT8")
         elif row.sm:
             text = f"has {row.title}, which needs a GPU of compute capability {row.sm / 10} or later"
-            yield CheckFault(model_place(context), text, "", severity="note")
+            yield CheckFault(context.model_place, text, "", severity="note")
 
 
 def formats_in(view: GraphView) -> list[NumberFormat]:

@@ -30,7 +30,7 @@ def opset(context: LintContext) -> Iterator[CheckFault]:
         text = f"opset {context.opset}, TensorRT {context.version.text} reads up to {highest}"
         plain = not any(node.op in (QUANTIZE, DEQUANTIZE) for node in context.view.every)
         other = "qdqtool lint --fix Q014" if plain else "qdqtool peel --source the original file, or --lower-opset"
-        yield CheckFault(_name_of(context), text, f"export with opset {highest}, or {other}", fixable=plain)
+        yield CheckFault(context.model_place, text, f"export with opset {highest}, or {other}", fixable=plain)
 
 
 @check("Q015", "explicit-too-early", "error", trt="<8.0")
@@ -43,7 +43,7 @@ def explicit_too_early(context: LintContext) -> Iterator[CheckFault]:
     if number:
         text = f"{number} Q/DQ nodes, TensorRT {context.version.text} has no explicit quantization"
         command = f"qdqtool peel --target {context.target} --trt-version {context.version.header_number}"
-        yield CheckFault(_name_of(context), text, command)
+        yield CheckFault(context.model_place, text, command)
 
 
 @check("Q017", "colon", "warning")
@@ -79,7 +79,7 @@ def node_names(context: LintContext) -> Iterator[CheckFault]:
     if unnamed:
         text = f"{len(unnamed)} of {len(nodes)} nodes have no name, the first makes {unnamed[0].key}"
         yield CheckFault(
-            _name_of(context), text, "qdqtool lint --fix names them after their first outputs", fixable=True
+            context.model_place, text, "qdqtool lint --fix names them after their first outputs", fixable=True
         )
     for name, number in Counter(node.proto.name for node in nodes if node.proto.name).items():
         if number > 1:
@@ -151,10 +151,6 @@ def constant_not_finite(context: LintContext) -> Iterator[CheckFault]:
     """
     for one in not_finite(context.view):
         yield CheckFault(one.name, f"holds {one.what}, and {one.reader.op} {one.reader.name} reads it", TODO)
-
-
-def _name_of(context: LintContext) -> str:
-    return context.proto.graph.name or "the model"
 
 
 def _metadata(context: LintContext) -> set[str]:

@@ -97,7 +97,7 @@ def asymmetric(context: LintContext) -> Iterator[CheckFault]:
     symmetric in disguise and belongs to Q005. The DLA of Orin takes asymmetric uint8 from TensorRT 10.11 on after a
     parser flag.
     """
-    for pair in _all_pairs(context):
+    for pair in context.all_pairs:
         zero = context.zero_point(pair)
         if zero is None or zero.dtype == np.int32 or (is_other_format(zero) and zero.dtype.name != "int4"):
             continue
@@ -118,7 +118,7 @@ def not_int8(context: LintContext) -> Iterator[CheckFault]:
     times the scale. A Q without a zero point is uint8 in ONNX and int8 in TensorRT's importer: the two disagree.
     Stored FP8 (E4M3), INT4 and FP4 are left alone; E5M2 and unsigned INT4 are refused.
     """
-    for pair in _all_pairs(context):
+    for pair in context.all_pairs:
         zero = context.zero_point(pair)
         if zero is None:
             if pair.quantize is not None and _without_zero_point(pair.quantize):
@@ -233,11 +233,6 @@ def fake_quantization(context: LintContext) -> Iterator[CheckFault]:
         fixable = bool(chain.kind) and chain.symmetric and context.file_view is context.view
         todo = "qdqtool lint --fix writes Q/DQ with its own scale" if fixable else _SYMMETRIC if chain.kind else _AGAIN
         yield CheckFault(chain.output, text, todo, fixable)
-
-
-def _all_pairs(context: LintContext) -> Iterator[Pair]:
-    for pairs in context.view.pairs.values():
-        yield from pairs
 
 
 def _without_zero_point(node: Node) -> bool:

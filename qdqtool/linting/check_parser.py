@@ -163,12 +163,7 @@ class RefusalRule:
 
 @dataclass(frozen=True)
 class ParserMessages:
-    """The table.
-
-    Attributes:
-        refusals: kinds of refusals, the first that fits holds.
-        accepted: code -> why the parser accepts what that check calls an error.
-    """
+    """The table."""
 
     refusals: tuple[RefusalRule, ...]
     accepted: Mapping[str, str]

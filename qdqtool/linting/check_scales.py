@@ -37,7 +37,7 @@ def scale_value(context: LintContext) -> Iterator[CheckFault]:
     scale to channels of a constant that are zero.
     """
     dead = {one.pair.dequantize.outputs[0] for one in find_dead_channels(context.file_view)}
-    for pair in _pairs(context):
+    for pair in context.all_pairs:
         scale = context.scale_of(pair)
         if scale is None or scale.dtype.kind not in "fV":
             continue
@@ -72,7 +72,7 @@ def pair_computes(context: LintContext) -> Iterator[CheckFault]:
 
     No cache can say that. TensorRT builds it in INT8, but its rewrites take a pair for a rounding only.
     """
-    for pair in _pairs(context):
+    for pair in context.all_pairs:
         if pair.quantize is None or pair.quantize.inputs[1] == pair.dequantize.inputs[1]:
             continue
         into, back = (context.constant(node.inputs[1]) for node in (pair.quantize, pair.dequantize))
@@ -87,7 +87,7 @@ def scale_computed(context: LintContext) -> Iterator[CheckFault]:
 
     TensorRT needs it when it builds: an initializer, a Constant, or a Constant after a Cast.
     """
-    for pair in _pairs(context):
+    for pair in context.all_pairs:
         node = pair.quantize or pair.dequantize
         if not context.view.is_constant(node.inputs[1]):
             yield CheckFault(
@@ -105,7 +105,7 @@ def axis(context: LintContext) -> Iterator[CheckFault]:
     along another axis are not refused: TensorRT for RTX 1.7.1 builds them, and the product runs in float. Scales of
     more than one dimension without a block size, and zero points that are not one for each scale, are refused.
     """
-    for pair in _pairs(context):
+    for pair in context.all_pairs:
         yield from _form(context, pair)
     for name, pairs in context.activation_pairs.items():
         for pair in pairs:
@@ -267,7 +267,7 @@ def half_scale(context: LintContext) -> Iterator[CheckFault]:
     versions that have these formats read FP16, and INT4 fuses with it alone.
     """
     old = context.asked is not None and context.version.major < 9
-    for pair in _pairs(context):
+    for pair in context.all_pairs:
         if context.format_of(pair) not in (INT8, None):
             continue
         if kind := context.half_constants.get((pair.quantize or pair.dequantize).inputs[1]):
@@ -292,8 +292,3 @@ def estimated_scale(context: LintContext) -> Iterator[CheckFault]:
             trace = {entry.key: entry.value for entry in node.proto.metadata_props}
             if trace.get(TRACE + "origin") == "estimated" or node.inputs[1].startswith(name + ESTIMATED):
                 yield CheckFault(name, "its scale was estimated without data", _CALIBRATE)
-
-
-def _pairs(context: LintContext) -> Iterator[Pair]:
-    for pairs in context.view.pairs.values():
-        yield from pairs

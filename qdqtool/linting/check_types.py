@@ -98,7 +98,7 @@ def fp32_share(context: LintContext) -> Iterator[CheckFault]:
     known = get_metadata(context.proto, "precision") is not None
     chosen = _chosen_todo(context, list(_reasons(context).values())) if known else _AMP
     todo = chosen if "FP32" in (*forecast.products_by_type, *forecast.bytes_by_type) else ""
-    yield CheckFault(model_place(context), "; ".join(parts) + " (predicted, not measured)", todo)
+    yield CheckFault(context.model_place, "; ".join(parts) + " (predicted, not measured)", todo)
 
 
 @check("Q055", "casts-back-and-forth", "warning", targets=("gpu", "rtx"))
@@ -201,7 +201,7 @@ def _in_fp32(context: LintContext, islands: Sequence[Island]) -> Iterator[CheckF
     if nodes:
         beside = " beside INT8" if context.file_view.pairs else ""
         text = f"{_run_text(nodes, products)} in FP32{beside}, because an engine uses the types of the file"
-        yield CheckFault(model_place(context), text, _AMP)
+        yield CheckFault(context.model_place, text, _AMP)
 
 
 def _run_text(nodes: Sequence[Node], products: Sequence[Node]) -> str:
@@ -225,8 +225,3 @@ def _undone(first: Node, second: Node, source: int, between: int, made: int) -> 
 def _cast_by_all(context: LintContext, name: str) -> bool:
     readers = context.direct_readers.get(name, [])
     return all(node.op == "Cast" and attribute(node, "to", 0) in HALVES for node in readers)
-
-
-def model_place(context: LintContext) -> str:
-    """What findings of the whole model name."""
-    return context.proto.graph.name or "the model"

@@ -42,7 +42,7 @@ from qdqtool.rtxversion import RTX_TARGET, refuse_trt_version
 from qdqtool.rule_files import operator_set, rules_folder
 from qdqtool.rulebook import RuleBook, load_rules
 from qdqtool.scales import ALL_ZERO
-from qdqtool.trtversion import RELEASES, TrtVersion
+from qdqtool.trtversion import NEWEST, RELEASES, TrtVersion
 
 if TYPE_CHECKING:
     from qdqtool.dla.assignment import DlaReport
@@ -81,7 +81,7 @@ class LintContext:
             refuse_trt_version(version)
         self.model, self.target, self.asked = model, target, version
         self.platform, self.verdict = platform, verdict
-        self.version = version or max(release.version for release in RELEASES)
+        self.version = version or NEWEST
         self.wide = as_fp32(model)
         self.view, self.file_view = self.wide.view, model.view
         self.largest: Mapping[str, float] = {}
@@ -97,6 +97,16 @@ class LintContext:
     def proto(self) -> onnx.ModelProto:
         """The model as the file has it."""
         return self.model.proto
+
+    @property
+    def model_place(self) -> str:
+        """What findings of the whole model name."""
+        return self.proto.graph.name or "the model"
+
+    @property
+    def all_pairs(self) -> list[Pair]:
+        """Every pair of the main graph, tensor by tensor."""
+        return [pair for pairs in self.view.pairs.values() for pair in pairs]
 
     @cached_property
     def rules(self) -> RuleBook:

@@ -26,12 +26,7 @@ def no_pairs_for(node: Node) -> str:
 
 
 class NodeRules:
-    """The rules of a target over one graph, for any number of placements in it.
-
-    Attributes:
-        view: the graph.
-        flow: the walk across what commutes.
-    """
+    """The rules of a target over one graph, for any number of placements in it."""
 
     def __init__(self, view: GraphView, rules: RuleBook) -> None:
         """Begin with nothing asked."""

@@ -37,11 +37,7 @@ _LARGE_BYTES = 16 << 20
 
 
 class FloatOutputs:
-    """The outputs of the first samples; `None` in `samples` until a pass has run them.
-
-    Attributes:
-        names: the tensors that are taken.
-    """
+    """The outputs of the first samples; `None` in `samples` until a pass has run them."""
 
     def __init__(self, names: Sequence[str], count: int) -> None:
         """Nothing is known yet."""

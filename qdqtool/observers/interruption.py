@@ -15,9 +15,6 @@ class Interruption:
     """While the block runs, the first SIGINT or SIGTERM is only noted; a second one interrupts at once.
 
     Outside the main thread, where Python hands out no signals, nothing changes; what is ignored stays ignored.
-
-    Attributes:
-        requested: whether a signal has come.
     """
 
     def __init__(self) -> None:

@@ -32,12 +32,7 @@ _MAX_ALL = 1 << 27  # of all that is computed
 
 @dataclass(frozen=True)
 class FoldedConstants:
-    """What was folded.
-
-    Attributes:
-        operators: how many are gone.
-        tensors: the initializers that hold what they computed, in graph order.
-    """
+    """What was folded."""
 
     operators: int
     tensors: tuple[str, ...]

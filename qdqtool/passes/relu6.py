@@ -33,12 +33,7 @@ _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.Tens
 
 @dataclass(frozen=True)
 class Relus:
-    """The Relu of a model by their outputs.
-
-    Attributes:
-        inside: those that may be cut at six, in file order.
-        left: those that stay -> why.
-    """
+    """The Relu of a model by their outputs."""
 
     inside: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)

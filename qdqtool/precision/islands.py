@@ -24,13 +24,7 @@ _CONVERTERS = frozenset({QUANTIZE, DEQUANTIZE, "Cast", "CastLike", "Constant"})
 
 @dataclass(frozen=True)
 class Island:
-    """Operators in FP32 that hand FP32 tensors to one another.
-
-    Attributes:
-        nodes: in the order of the file.
-        products: those of them that multiply.
-        able: whether TensorRT has one of them in FP16, too.
-    """
+    """Operators in FP32 that hand FP32 tensors to one another."""
 
     nodes: tuple[Node, ...]
     products: tuple[Node, ...]

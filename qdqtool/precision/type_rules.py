@@ -19,7 +19,7 @@ from onnx.defs import OpSchema
 from qdqtool.errors import QdqError
 from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import SCHEMA, common_words, rules_folder, spell_out
-from qdqtool.trtversion import RELEASES, TrtVersion, in_range
+from qdqtool.trtversion import NEWEST, TrtVersion, in_range
 
 Types = frozenset[int]
 StoredAt = Literal["input", "initializer", "attribute"]
@@ -216,7 +216,7 @@ def _entries(
     path: Path, document: Mapping[str, Any], version: TrtVersion | None
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every rule that holds for a version, the newest release where none is given, with its table."""
-    held = version or max(release.version for release in RELEASES)
+    held = version or NEWEST
     for table, keys in _TABLES.items():
         for entry in document.get(table, []):
             trt = common_words(path, entry, keys, _OPTIONAL.get(table, frozenset()))["trt"]

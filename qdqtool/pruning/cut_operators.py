@@ -21,15 +21,7 @@ _FAR = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class OperatorEdits:
-    """One edit of a graph's operators.
-
-    Attributes:
-        cut: what goes, by the graph as it was.
-        view: of the copy that is edited.
-        constants: collects what becomes of constants.
-        editor: of the copy.
-        opset: of the default domain.
-    """
+    """One edit of a graph's operators."""
 
     cut: Cut
     view: GraphView

@@ -19,14 +19,7 @@ _EXACT, _SAME = 100.0, 0.05  # dB: what lies beyond is float32's rounding; diffe
 
 @dataclass(frozen=True)
 class HeldOutput:
-    """One output of a pruned model against the original's: SQNR in dB.
-
-    Attributes:
-        output: its name.
-        plain: with the biases as they were.
-        corrected: with biases that make up for the mean of what went.
-        reconstructed: with weights fitted anew.
-    """
+    """One output of a pruned model against the original's: SQNR in dB."""
 
     output: str
     plain: float

@@ -42,11 +42,7 @@ class _LayerWork:
 
 
 class LatencyForecast:
-    """The forecast of a graph without some channels.
-
-    Attributes:
-        source: in words, for whom.
-    """
+    """The forecast of a graph without some channels."""
 
     def __init__(
         self, channels: ChannelMap, times: LayerTimes, version: TrtVersion | None = None, *, half: bool = False

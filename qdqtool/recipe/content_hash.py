@@ -24,11 +24,7 @@ _SETTLED_NS = 2_000_000_000
 
 
 class ContentHashes:
-    """Hashes by content, with a memory: a file of the same size, times and inode number is not read again.
-
-    Args:
-        memory: where the memory is kept between runs; it may be missing or damaged.
-    """
+    """Hashes by content, with a memory: a file of the same size, times and inode number is not read again."""
 
     def __init__(self, memory: Path) -> None:
         self._memory = memory

@@ -23,13 +23,7 @@ _ASSETS = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page.
-
-    Attributes:
-        key: its anchor.
-        title: its heading.
-        content: HTML, escaped already.
-    """
+    """One part of the page."""
 
     key: str
     title: str

@@ -37,13 +37,7 @@ _NO_TENSOR = 0  # a sequence or an optional; see `StageModels.join`
 
 
 class StageModels:
-    """A model that was made ready for onnxruntime, in stages.
-
-    Attributes:
-        model: that model.
-        weights: arrays of its large initializers, by name.
-        initializers: all of them; the large ones without bytes.
-    """
+    """A model that was made ready for onnxruntime, in stages."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qdqtool.display import figure, table
+from qdqtool.display import Cells, figure, table
 from qdqtool.measures import Measure
 
 _HEAD = ("SQNR dB", "cosine", "largest error")
@@ -19,4 +19,12 @@ def measure_rows(head: str, measures: Iterable[Measure]) -> list[str]:
     return lines[:1] + [
         line + (f"  NaN or Inf in {count} elements" if count else "")
         for line, count in zip(lines[1:], broken, strict=True)
+    ]
+
+
+def output_cells(outputs: Iterable[Measure]) -> Cells:
+    """One row for each output: how far it lies from the reference."""
+    return [
+        ("output", "SQNR dB", "cosine"),
+        *((one.tensor, figure(one.sqnr), figure(one.cosine, 6)) for one in outputs),
     ]

@@ -25,12 +25,7 @@ _MOST = 1024  # rows that are matched: the distances of all pairs are in memory
 
 @dataclass(frozen=True)
 class PickedRows:
-    """Outputs of one graph that share an order of rows.
-
-    Attributes:
-        outputs: their names.
-        rows: how many a TopK picks.
-    """
+    """Outputs of one graph that share an order of rows."""
 
     outputs: tuple[str, ...]
     rows: int

@@ -26,13 +26,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Shared:
-    """The tensors of two graphs by name.
-
-    Attributes:
-        both: those that both have, in the first graph's order; its inputs are left out.
-        first: those that only the first one has.
-        second: those that only the second one has.
-    """
+    """The tensors of two graphs by name."""
 
     both: tuple[str, ...]
     first: tuple[str, ...]
@@ -41,13 +35,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class MeasuredTensors:
-    """How far tensors lie apart.
-
-    Attributes:
-        measures: tensor -> measure, in the order asked for.
-        uncompared: tensor -> why there is none.
-        samples: how many were run.
-    """
+    """How far tensors lie apart."""
 
     measures: dict[str, Measure]
     uncompared: dict[str, str] = field(default_factory=dict)

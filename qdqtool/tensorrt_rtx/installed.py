@@ -36,12 +36,7 @@ print(records.version(found[0]) if found and here else "")"""
 
 @dataclass(frozen=True)
 class RtxLibrary:
-    """An installation of TensorRT for RTX.
-
-    Attributes:
-        python: the interpreter that runs it.
-        version: of the wheel, such as "1.7.1.116".
-    """
+    """An installation of TensorRT for RTX."""
 
     python: str
     version: str

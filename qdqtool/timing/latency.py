@@ -18,18 +18,7 @@ _LEAST = 10  # runs that are measured, however long they take
 
 @dataclass(frozen=True)
 class Latency:
-    """The times of the runs of one subject, in milliseconds.
-
-    Attributes:
-        runs: how many were measured.
-        mean: over all runs.
-        p50: half of the runs took at most this; and so on.
-        p90: nine tenths.
-        p95: 95 of 100.
-        p99: 99 of 100.
-        least: the fastest run.
-        most: the slowest run.
-    """
+    """The times of the runs of one subject, in milliseconds."""
 
     runs: int
     mean: float

@@ -160,9 +160,6 @@ class AmpResult(Displayed, Generic[ModelT]):
     def require_conversion(self, name: object) -> None:
         """Refuse a choice in which no operator changes its type, though nobody asked for that.
 
-        Args:
-            name: what to call the model.
-
         Raises:
             QdqError: every operator stays FP32, for other reasons than `keep_fp32` and `max_output_loss`.
         """

@@ -32,16 +32,7 @@ _OF_ENGINES = "measured on this machine's GPU by TensorRT, for engines of this m
 
 @dataclass(frozen=True)
 class BenchRun:
-    """One model at one batch size.
-
-    Attributes:
-        model: its number among those that were given.
-        name: its file.
-        kind: its types.
-        runner: what ran it.
-        batch: samples in one run.
-        latency: the times.
-    """
+    """One model at one batch size."""
 
     model: int
     name: str

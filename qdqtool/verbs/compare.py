@@ -25,7 +25,7 @@ from qdqtool.runtime.staged_activations import run_in_parts
 from qdqtool.simulation import side_by_side
 from qdqtool.simulation.divided_tensors import divided_tensors, divisions_of
 from qdqtool.simulation.error_attribution import ErrorSource, find_sites, rank
-from qdqtool.simulation.measure_table import measure_rows
+from qdqtool.simulation.measure_table import measure_rows, output_cells
 from qdqtool.simulation.picked_rows import picked_rows
 from qdqtool.simulation.row_order import RowOrder, places_of
 
@@ -106,8 +106,7 @@ class Comparison(Displayed):
 
     def rows(self) -> Cells:
         """One row for each output: how far it lies from the reference."""
-        measures = [(one.tensor, figure(one.sqnr), figure(one.cosine, 6)) for one in self.outputs]
-        return [("output", "SQNR dB", "cosine"), *measures]
+        return output_cells(self.outputs)
 
     def _sources(self, top: int) -> list[str]:
         rows = [
@@ -134,11 +133,7 @@ class Comparison(Displayed):
         return lines + [f"only in {model}: {_named(one)}" for model, one in zip(models, self.only, strict=True) if one]
 
     def to_json(self, top: int | None = None) -> dict[str, Any]:
-        """What `qdqtool compare --json` prints.
-
-        Args:
-            top: how many error sources; None for all.
-        """
+        """What `qdqtool compare --json` prints."""
         return {
             "schema": 1,
             "samples": self.samples,

@@ -41,14 +41,7 @@ FILE = "detections.json"
 
 @dataclass(frozen=True)
 class ImageResult:
-    """What was found in one image.
-
-    Attributes:
-        file: its name.
-        picture: the file drawn, in the output folder.
-        size: (width, height) of the image.
-        found: boxes, or the best classes.
-    """
+    """What was found in one image."""
 
     file: str
     picture: str

@@ -24,13 +24,7 @@ _SHOWN = 40
 
 @dataclass(frozen=True)
 class ScalePair:
-    """One tensor with two scales.
-
-    Attributes:
-        name: the tensor.
-        embedded: what our search gives.
-        tensorrt: what TensorRT's calibrator gives.
-    """
+    """One tensor with two scales."""
 
     name: str
     embedded: np.float32

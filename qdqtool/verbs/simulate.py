@@ -38,7 +38,7 @@ from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import ScaleTable
 from qdqtool.simulation import side_by_side
 from qdqtool.simulation.implicit import ROUNDINGS, Implicit, simulate_implicit
-from qdqtool.simulation.measure_table import measure_rows
+from qdqtool.simulation.measure_table import measure_rows, output_cells
 from qdqtool.simulation.recorder import Recorder
 from qdqtool.trtversion import TrtVersion, require_cache_for, require_dla
 from qdqtool.verbs.compare import NO_TASK_METRIC
@@ -150,8 +150,7 @@ class SimulateResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each output: how far it lies from float."""
-        measures = [(one.tensor, figure(one.sqnr), figure(one.cosine, 6)) for one in self.outputs]
-        return [("output", "SQNR dB", "cosine"), *measures]
+        return output_cells(self.outputs)
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool simulate --json` prints."""

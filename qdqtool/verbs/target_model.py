@@ -25,15 +25,7 @@ ENGINE_ENDINGS = (".plan", ".engine", ".trt")
 
 @dataclass(frozen=True)
 class TargetModel:
-    """A model that runs here as its target would run it.
-
-    Attributes:
-        model: its roundings are written into its graph; or an engine of the TensorRT that is installed.
-        name: what messages call it.
-        notes: what the rounding assumes.
-        source: what it was made of; None where that is `model`.
-        on: whose INT8 was simulated; None for a model as it is written.
-    """
+    """A model that runs here as its target would run it."""
 
     model: Model | RunningEngine
     name: str

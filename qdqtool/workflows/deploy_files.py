@@ -25,7 +25,7 @@ from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
 from qdqtool.recipe.read_recipe import recipe_text
-from qdqtool.trtversion import RELEASES, TrtVersion
+from qdqtool.trtversion import NEWEST
 from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 from qdqtool.verbs.infer_options import InferOptions
 from qdqtool.workflows.deploy_options import DeployOptions
@@ -191,7 +191,7 @@ def _emit_job(stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJ
         cache=f"{stem}.cache" if made.cache is not None else "",
         stem=stem,
         target=job.target.kind,
-        version=job.version or _newest(),
+        version=job.version or NEWEST,
         layers=(),
         scales={} if made.cache is None else read_cache(made.cache).entries,
         inputs=inputs,
@@ -205,10 +205,6 @@ def _emit_job(stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJ
         remarks=tuple(filter(None, [job.dla_warning])),
         platform=None if job.target.place.board is None else job.target.place.platform,
     )
-
-
-def _newest() -> TrtVersion:
-    return max(release.version for release in RELEASES)
 
 
 def write_recipe(

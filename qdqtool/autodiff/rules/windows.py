@@ -51,14 +51,7 @@ class Windows:
 
 
 def windows_of(site: VjpContext, kernel: Sequence[int], large: Sequence[int], small: Sequence[int]) -> Windows:
-    """The windows of a node.
-
-    Args:
-        site: the node, with attributes strides, dilations, pads, auto_pad.
-        kernel: taps of each spatial axis.
-        large: spatial sizes that the windows lie on.
-        small: how many windows there are.
-    """
+    """The windows of a node."""
     rank = len(kernel)
     strides = tuple(site.get("strides", (1,) * rank))
     dilations = tuple(site.get("dilations", (1,) * rank))

@@ -227,7 +227,7 @@ def _mul(atoms: ChannelAtoms, node: Node) -> Found:
     after = atoms.shape(node.outputs[0])
     if len(names) != 2 or after is None or names[0] == names[1]:
         return None
-    stays = [_stays(atoms, name) for name in names]
+    stays = [bool((atoms.pinned(atoms.of(name)) | (atoms.of(name) == NONE)).all()) for name in names]
     if not any(stays):
         atoms.pin(atoms.of(names[1]))
     side = 1 if stays[0] and not stays[1] else 0
@@ -241,10 +241,6 @@ def _div(atoms: ChannelAtoms, node: Node) -> Found:
         return None
     atoms.pin(atoms.of(node.inputs[1]))
     return [relayout.padded(atoms.of(node.inputs[0]), len(after))]
-
-
-def _stays(atoms: ChannelAtoms, name: str) -> bool:
-    return bool((atoms.pinned(atoms.of(name)) | (atoms.of(name) == NONE)).all())
 
 
 def _pad(atoms: ChannelAtoms, node: Node) -> Found:

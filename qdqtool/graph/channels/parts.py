@@ -20,13 +20,7 @@ Part = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True)
 class ChannelStep:
-    """One output that holds values of the part.
-
-    Attributes:
-        tensor: the output's name.
-        part: where in it they lie.
-        cut: whether values of the part were left behind.
-    """
+    """One output that holds values of the part."""
 
     tensor: str
     part: Part
@@ -34,11 +28,7 @@ class ChannelStep:
 
 
 class PartFollower:
-    """Follows parts of the tensors of one graph.
-
-    Attributes:
-        sizes: of its tensors.
-    """
+    """Follows parts of the tensors of one graph."""
 
     def __init__(self, sizes: TensorSizes) -> None:
         self.sizes = sizes
