@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pyproject.toml cannot say: the C kernel, which may fail to build, files from other folders, equal bytes twice."""
+"""What pyproject.toml cannot say: the C kernel, which may fail to build, files of other folders, equal bytes."""
 
 from __future__ import annotations
 
