@@ -27,6 +27,8 @@ from qdqtool.errors import QdqError
 from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import rules_folder
 
+_LARGEST_BLOCK_SCALE = 448  # of E4M3
+
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
@@ -38,7 +40,6 @@ class NumberFormat:
         element: name of the ONNX element type of codes and zero point.
         lowest, largest: the codes there are.
         bits: of a code.
-        written: whether `insert` writes it; else it is read and judged only.
         sm: the first compute capability whose Tensor Cores take it, such as 89; 0 for any.
         since: the first TensorRT that has it, major and minor.
         opset: the first ONNX opset that has its Q/DQ.
@@ -49,7 +50,8 @@ class NumberFormat:
         roles: of tensors that are quantized.
         operators: products whose weights are quantized; empty for all.
         blocks: lengths of the blocks of a weight that have one scale, the best first; empty where none has blocks.
-        scale: name of the ONNX element type that scales of blocks are rounded to before there are codes.
+        scale: name of the ONNX element type that scales of blocks are rounded to before there are codes; FP8 ones are
+            multiples of a float32 scale of the tensor.
     """
 
     name: str
@@ -58,7 +60,6 @@ class NumberFormat:
     lowest: int
     largest: int
     bits: int
-    written: bool
     sm: int
     since: tuple[int, int]
     opset: int
@@ -80,6 +81,21 @@ class NumberFormat:
     def weight_codes(self) -> tuple[int, int]:
         """The codes that a weight has, whose scale is its largest magnitude by the largest code."""
         return -self.largest, self.largest
+
+    @property
+    def has_two_levels(self) -> bool:
+        """Whether scales of blocks are codes themselves, multiples of one scale of the tensor."""
+        return self.scale == "FLOAT8E4M3FN"
+
+    @property
+    def scale_dtype(self) -> np.dtype[np.generic]:
+        """The NumPy type that scales of blocks are rounded to."""
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(int(onnx.TensorProto.DataType.Value(self.scale))))
+
+    @property
+    def span(self) -> int:
+        """The largest value that a tensor has at the scale 1."""
+        return self.largest * (_LARGEST_BLOCK_SCALE if self.has_two_levels else 1)
 
     @property
     def is_relative(self) -> bool:
@@ -107,13 +123,13 @@ class NumberFormat:
         return np.clip(steps, lowest, largest).astype(self.dtype).astype(np.float32)
 
     def scale_of(self, amax: npt.NDArray[np.float32] | np.float32 | float) -> npt.NDArray[np.float32]:
-        """`float32(amax) / float32(largest)`: the scale at which a clipping value has the largest code."""
-        scale: npt.NDArray[np.float32] = np.asarray(amax, np.float32) / np.float32(self.largest)
+        """`float32(amax) / float32(span)`: the scale at which a clipping value has the largest code."""
+        scale: npt.NDArray[np.float32] = np.asarray(amax, np.float32) / np.float32(self.span)
         return scale
 
     def amax_of(self, scale: npt.NDArray[np.float32] | np.float32 | float) -> float:
         """The clipping value of a scale, in float64, where it is exact."""
-        return float(scale) * self.largest
+        return float(scale) * self.span
 
     def zero_point(self, *shape: int) -> npt.NDArray[np.generic]:
         """The zero point of one scale, or of a vector of them."""
@@ -145,8 +161,7 @@ def number_format(name: str) -> NumberFormat:
     """
     formats = number_formats()
     if name not in formats:
-        written = ", ".join(row.name for row in formats.values() if row.written)
-        raise QdqError("--format", f"{name!r} is not a number format", f"choose {written}")
+        raise QdqError("--format", f"{name!r} is not a number format", f"choose {', '.join(formats)}")
     return formats[name]
 
 
@@ -160,4 +175,4 @@ def format_of_element(element_type: int) -> NumberFormat | None:
     return next((row for row in number_formats().values() if row.element_type == code), None)
 
 
-INT8, FP8, INT4, FP4 = map(number_format, ("int8", "fp8", "int4", "fp4"))
+INT8, FP8, INT4, NVFP4 = map(number_format, ("int8", "fp8", "int4", "nvfp4"))

@@ -79,7 +79,7 @@ class Scale(Displayed):
         """The scale at which the same clipping value has the largest code of another format."""
         if number_format == self.format:
             return self
-        amax = (self.bits.astype(np.float64) * self.format.largest).astype(np.float32)
+        amax = (self.bits.astype(np.float64) * self.format.span).astype(np.float32)
         return replace(self, bits=number_format.scale_of(amax), format=number_format)
 
     def same_bits(self, other: Scale) -> bool:

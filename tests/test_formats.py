@@ -200,8 +200,8 @@ def test_a_board_without_the_format_is_refused(version: str, message: str) -> No
         insert(model_of(FP8_NET), options=InsertOptions(PlanOptions(format="fp8", trt_version=version)))
 
 
-def test_a_format_that_is_only_read_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"FP4 is read and judged, not written; choose int8"):
+def test_what_is_no_format_is_refused_and_a_version_of_no_board_is_taken() -> None:
+    with pytest.raises(QdqError, match=r"'fp4' is not a number format; choose int8, fp8, int4, nvfp4"):
         insert(model_of(FP8_NET), options=InsertOptions(PlanOptions(format="fp4")))
     assert in_fp8(model_of(FP8_NET), trt_version="10.3.0").plan.points  # of no board: it may be an H100
 

@@ -3,6 +3,8 @@
 
     x = scale[k // block, n] * code[k, n]      scale rounded to its type in the file before there are codes
 
+In NVFP4 the scale is a code of E4M3 times one scale of the tensor, `largest magnitude / 6 / 448`.
+
 Works on arrays. Not which weights have blocks (`match/weight_points.py`), nor where their data come from.
 """
 
@@ -22,7 +24,10 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 # Clipping values that the search tries, by the largest magnitude of a block. Seven eighths give the largest code to -8.
+# Codes of FP4 lie closer together below 4: at one and a half, 4 is the code of the largest magnitude.
+_RELATIVE_RATIOS = (1.0, 1.5, 1.4, 1.3, 1.2, 1.1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 RATIOS = (1.0, 0.95, 0.9, 0.875, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
+_ONE = np.float32(1)
 _COLUMNS = 256  # that are searched at a time: what is held with them stays in the cache of a processor
 
 
@@ -43,24 +48,44 @@ class BlockLayout:
         block: values of it that share a scale.
         format: of the codes.
         scale: element type, as in onnx.TensorProto, that scales are rounded to.
+        tensor: the float32 scale of the tensor, of which those of blocks are multiples; 1 for formats without one.
     """
 
     axis: int
     block: int
     format: NumberFormat
     scale: int
+    tensor: np.float32 = _ONE
+
+    @classmethod
+    def of(cls, axis: int, block: int, number_format: NumberFormat, weight: Float32) -> BlockLayout:
+        """How a weight is cut in a format with blocks."""
+        kind = int(onnx.TensorProto.DataType.Value(number_format.scale))
+        amax = np.abs(weight).max(initial=0) if number_format.has_two_levels else 0
+        return cls(axis, block, number_format, kind, np.float32(number_format.scale_of(amax)) if amax else _ONE)
 
     @property
     def smallest(self) -> np.float32:
-        """The smallest positive scale; that of a block of zeros."""
+        """The smallest positive scale, in those of the tensor."""
+        if self.format.has_two_levels:
+            return np.float32(2**-9)
         return np.float32(np.finfo(np.float16).smallest_subnormal if self.scale == onnx.TensorProto.FLOAT16 else 2e-38)
 
     def rounded(self, scales: npt.NDArray[np.floating[Any]]) -> Float32:
-        """Scales as the file has them, in float32: to the nearest, at least the smallest, at most the largest."""
+        """Scales as the file has them, in float32: to the nearest, at least the smallest, at most the largest.
+
+        `scales` are multiples of the tensor's.
+        """
         dtype = onnx.helper.tensor_dtype_to_np_dtype(self.scale)
         largest = np.float32(np.finfo(np.float16).max if dtype == np.float16 else 3e38)
+        if self.format.has_two_levels:
+            largest = np.float32(self.format.span / self.format.largest)
         made: Float32 = np.clip(scales, self.smallest, largest).astype(dtype).astype(np.float32)
-        return made
+        return made * self.tensor
+
+    def stored(self, scales: Float32) -> npt.NDArray[np.generic]:
+        """What the file holds of the scales of blocks: codes where there are two levels."""
+        return (scales / self.tensor).astype(self.format.scale_dtype) if self.format.has_two_levels else scales
 
     def cut(self, weight: Float32) -> Float32:
         """[blocks, values of a block, channels that are made], a view where the sum runs along the first axis."""
@@ -73,8 +98,13 @@ class BlockLayout:
 
     def scales(self, weight: Float32) -> Float32:
         """Abs-max of each block by the largest code, rounded: the weight's shape, its axis `block` times shorter."""
-        scales = self.format.scale_of(np.abs(self.cut(weight)).max(axis=1))
-        return np.ascontiguousarray(np.moveaxis(self.rounded(scales), 0, self.axis))
+        multiples = self._multiples(np.abs(self.cut(weight)).max(axis=1))
+        return np.ascontiguousarray(np.moveaxis(self.rounded(multiples), 0, self.axis))
+
+    def _multiples(self, amax: Float32) -> Float32:
+        """Scales at which clipping values have the largest code, not rounded; that of zeros is 1 if it is a code."""
+        multiples: Float32 = amax / (np.float32(self.format.largest) * self.tensor)
+        return np.where(amax > 0, multiples, np.float32(1)) if self.format.has_two_levels else multiples
 
     def codes(self, weight: Float32, scales: Float32) -> npt.NDArray[np.generic]:
         """The nearest codes, ties to even, cut off at the lowest and the largest; of the weight's shape."""
@@ -113,10 +143,10 @@ class BlockLayout:
 
     def _best(self, columns: Float32, moments: Float32 | None) -> tuple[Float32, Float32]:
         """The best scale of each column of one block, and its error."""
-        largest = self.format.scale_of(np.abs(columns).max(axis=0))
+        largest = self._multiples(np.abs(columns).max(axis=0))
         best, least = self.rounded(largest), np.full(columns.shape[1], np.inf, np.float32)
         lowest, highest = map(np.float32, self.format.codes)
-        for ratio in RATIOS:
+        for ratio in _RELATIVE_RATIOS if self.format.is_relative else RATIOS:
             scale = self.rounded(largest * np.float32(ratio))
             error = np.clip(self.format.nearest(columns / scale), lowest, highest)
             error *= scale
@@ -140,12 +170,13 @@ class Moments:
 
     Attributes:
         rows: how many were counted.
+        largest: the largest magnitude of a value in them.
         sums: float64 [blocks, block, block], the sum of x x'.
     """
 
     def __init__(self, size: int, block: int) -> None:
         """Begin with no rows of `size` values."""
-        self.rows, self.sums = 0, np.zeros((size // block, block, block))
+        self.rows, self.largest, self.sums = 0, np.float32(0), np.zeros((size // block, block, block))
 
     def add(self, values: Float32) -> None:
         """Count rows: every axis but the last is one of them."""
@@ -153,3 +184,4 @@ class Moments:
         cut = np.ascontiguousarray(values.reshape(-1, blocks, block).transpose(1, 0, 2))
         self.sums += cut.transpose(0, 2, 1) @ cut
         self.rows += cut.shape[1]
+        self.largest = max(self.largest, np.abs(cut).max(initial=0))

@@ -104,10 +104,9 @@ def _error(model: ObservableModel, points: Sequence[Point], mean: Float64, facto
     own = factors.astype(np.float64).reshape(blocks, block)
     divided = mean / own[:, :, None] / own[:, None, :]
     for point in points:
-        layout = block_layout(point)
         weight = block_weight(model.view, point)
-        shape = [-1, 1] if layout.axis == 0 else [1, -1]
-        scaled = weight * factors.reshape(shape)
+        scaled = weight * factors.reshape([1, -1] if point.axis else [-1, 1])
+        layout = block_layout(point, scaled)
         total += layout.error(scaled, layout.scales(scaled), divided)
     return total
 

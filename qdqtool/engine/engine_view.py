@@ -24,7 +24,7 @@ Coding = tuple[str, bytes]
 """The name of a number format, and the bits of a scale."""
 
 DYNAMIC = {
-    "trt::TRT_FP4DynamicQuantize": "fp4",
+    "trt::TRT_FP4DynamicQuantize": "nvfp4",
     "trt::TRT_DynamicQuantize": "fp8",
     "trt::TRT_MXFP8DynamicQuantize": "fp8",
 }
@@ -229,7 +229,7 @@ class EngineView(GraphView):
 
     def _common(self, *nodes: Node | None) -> str | None:
         names = {None if node is None else self.format_of(node) for node in nodes}
-        if names == {"fp4"} and any(maker is not None and maker.op == QUANTIZE for maker in map(self._maker, nodes)):
+        if names == {"nvfp4"} and any(maker is not None and maker.op == QUANTIZE for maker in map(self._maker, nodes)):
             return None  # TensorRT for RTX 1.7.1 dequantizes FP4 whose blocks have constant scales
         return names.pop() if len(names) == 1 else None
 

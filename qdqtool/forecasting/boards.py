@@ -155,7 +155,7 @@ def boards_of(platform: str) -> list[Board]:
 
 
 def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -> None:
-    """Refuse a number format that is not written, or that the version or every board of its software lacks.
+    """Refuse a number format that the version or every board of its software lacks.
 
     Raises:
         QdqError: it is; the formats that there are, or that run there, are named.
@@ -164,8 +164,6 @@ def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -
     most = max((int(one.sm) for one in boards), default=0)
 
     def lacks(one: NumberFormat) -> str:
-        if not one.written:
-            return f"{one.title} is read and judged, not written"
         if version is not None and target != RTX_TARGET and (version.major, version.minor) < one.since:
             return f"TensorRT {version.text} does not read {one.title}, which {'.'.join(map(str, one.since))} does"
         if most and most < one.sm:

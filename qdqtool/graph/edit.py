@@ -24,7 +24,7 @@ from qdqtool.graph.tensors import BITS
 from qdqtool.graph.view import GraphView, Node, Use, captured_names
 
 TRACE = "qdqtool."
-_Trace = tuple[tuple[str, str], ...]
+Trace = tuple[tuple[str, str], ...]
 # Fields of a TensorProto that hold its shape, type and values.
 _STORED = (
     "dims",
@@ -48,7 +48,7 @@ class Editor:
         self._removed: set[int] = set()
         self._added: list[onnx.NodeProto] = []
         self._dropped_initializers: set[str] = set()
-        self._templates: dict[tuple[str, int | None, int | None, _Trace], onnx.NodeProto] = {}
+        self._templates: dict[tuple[str, int | None, int | None, Trace], onnx.NodeProto] = {}
         self._names = FreshNames(names_in(view.graph, view.every))
         self._labels = {node.proto.name for node in view.every}
 
@@ -84,21 +84,23 @@ class Editor:
         after: bool,
         axis: int | None = None,
         to: int | None = None,
-        trace: _Trace = (),
+        trace: Trace = (),
         more: Mapping[str, int] | None = None,
+        outputs: Sequence[str] = (),
     ) -> None:
-        """A new node of the default domain before or after another, or at the front of the graph (`beside` None).
+        """A new node before or after another, or at the front of the graph (`beside` None).
 
         Args:
-            op: operator.
+            op: operator, its domain and `::` before it where that is not the default one.
             inputs: tensor names.
-            output: the one tensor it makes; the node is named after it.
+            output: the first tensor it makes; the node is named after it.
             beside: the node it stands next to.
             after: after that node, else in front of it.
             axis: value of the attribute `axis`, where it has one.
             to: value of the attribute `to`, the element type that a Cast makes.
             trace: (key, value) of its metadata_props, each key after "qdqtool.".
             more: attributes beside these.
+            outputs: what it makes beside `output`.
         """
         proto = self.view.graph.node.add()
         proto.CopyFrom(self._template(op, axis, to, trace))
@@ -106,19 +108,22 @@ class Editor:
         self._labels.add(proto.name)
         proto.attribute.extend(onnx.helper.make_attribute(key, value) for key, value in (more or {}).items())
         proto.input.extend(inputs)
-        proto.output.append(output)
+        proto.output.extend([output, *outputs])
         where = -1.0 if beside is None else beside.index + (0.5 if after else -0.5)
         self._place[id(proto)] = (where, len(self._added))
         self._added.append(proto)
 
-    def _template(self, op: str, axis: int | None, to: int | None, trace: _Trace) -> onnx.NodeProto:
+    def _template(self, op: str, axis: int | None, to: int | None, trace: Trace) -> onnx.NodeProto:
         """What new nodes of one kind have in common: all but their names."""
         kind = op, axis, to, trace
         if kind not in self._templates:
             given = {"axis": axis, "to": to}.items()
             attributes = [onnx.helper.make_attribute(name, value) for name, value in given if value is not None]
             entries = [onnx.StringStringEntryProto(key=TRACE + key, value=value) for key, value in trace]
-            self._templates[kind] = onnx.NodeProto(op_type=op, attribute=attributes, metadata_props=entries)
+            domain, _, name = op.rpartition("::")
+            self._templates[kind] = onnx.NodeProto(
+                op_type=name, domain=domain, attribute=attributes, metadata_props=entries
+            )
         return self._templates[kind]
 
     def reroute(self, use: Use, name: str) -> None:
@@ -188,7 +193,7 @@ class Editor:
         return cut
 
     def set_operator(
-        self, node: Node, op: str, attributes: Mapping[str, float | Sequence[int]], trace: _Trace = ()
+        self, node: Node, op: str, attributes: Mapping[str, float | Sequence[int]], trace: Trace = ()
     ) -> None:
         """Make a node another operator; its name, place, inputs and outputs stay, its attributes become these."""
         del node.proto.attribute[:]

@@ -10,6 +10,8 @@ import onnx
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 UNKNOWN = -1
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+DYNAMIC_FP4 = "trt::TRT_FP4DynamicQuantize"
+"""TensorRT's operator that computes the scales of NVFP4 blocks at run time: codes, and scales that are codes, too."""
 # onnxruntime's own domain has the same two operators, with the same meaning.
 _PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -83,8 +85,8 @@ class Pair:
 
 
 def may_have_bodies(node: Node) -> bool:
-    """Whether a node can carry graphs as attributes: control flow, and anything outside the default domain."""
-    return node.op in WITH_BODIES or "::" in node.op
+    """Whether a node can carry graphs as attributes: control flow, and what is neither ONNX's nor NVFP4's operator."""
+    return node.op in WITH_BODIES or ("::" in node.op and node.op != DYNAMIC_FP4)
 
 
 def node_bodies(node: Node) -> list[tuple[str, onnx.GraphProto]]:

@@ -13,6 +13,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, defs, helper
 
 from qdqtool.graph.model import Model
+from qdqtool.graph.nodes import DYNAMIC_FP4
 from qdqtool.graph.opset_convert import type_attributes
 from qdqtool.graph.order import topological_protos
 from qdqtool.graph.tensors import bytes_needed, is_external
@@ -21,6 +22,15 @@ _MIN_IR = 7
 _INFERRED_FROM = 7  # the first opset whose operators tell their types
 _LEAN_BYTES = 1024
 _MAX_RANK = 64
+_FP4_OPSET = 23
+# What inference is told of it: codes have the shape of its input; that of the scales stays open.
+_DYNAMIC_FP4_TYPES = """<domain: "trt", opset_import: ["" : OPSET]> TRT_FP4DynamicQuantize (x, s) => (q, e) {
+    q = Cast <to = 23> (x)
+    scales = Cast <to = 17> (s)
+    any = NonZero (x)
+    shape = Squeeze (any)
+    e = Reshape (scales, shape)
+}"""
 # Operators that make a tensor of the shape that an input holds -> which input.
 _SHAPING = {"ConstantOfShape": 0, "Reshape": 1, "Expand": 1}
 # Operators whose output has the shape of their first input: in old opsets, or where onnx has no inference for them.
@@ -150,6 +160,9 @@ def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
     """
     if _names_too_long_a_shape(lean.graph):
         return lean.graph
+    opset = opset_of(lean) or 1
+    if opset >= _FP4_OPSET and any(f"{node.domain}::{node.op_type}" == DYNAMIC_FP4 for node in lean.graph.node):
+        lean.functions.append(onnx.parser.parse_function(_DYNAMIC_FP4_TYPES.replace("OPSET", str(opset))))
     try:
         return onnx.shape_inference.infer_shapes(lean, data_prop=values).graph
     except Exception:  # what onnx's C++ raises has no common type: ValueError, IndexError, MemoryError

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from qdqtool.display import named
 from qdqtool.engine.engine_view import DYNAMIC
 from qdqtool.forecasting.boards import boards_of
-from qdqtool.formats import FP4, INT4, INT8, NumberFormat, number_formats
+from qdqtool.formats import INT4, INT8, NVFP4, NumberFormat, number_formats
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.linting.check_silent_float import severity_of
 from qdqtool.linting.checks import CheckFault, check
@@ -36,7 +36,7 @@ def format_build(context: LintContext) -> Iterator[CheckFault]:
     dequantized; `TRT_DynamicQuantize` in FP8 is parsed and no engine comes of it.
     """
     for name, pairs in context.activation_pairs.items():
-        if any(context.format_of(pair) == FP4 for pair in pairs):
+        if any(context.format_of(pair) == NVFP4 for pair in pairs):
             text = "an activation in FP4 with constant scales is dequantized: the product runs in float"
             yield CheckFault(name, text, "write TRT_FP4DynamicQuantize", severity=severity_of(context))
     for node, index in context.weighted:
@@ -86,7 +86,7 @@ def _both_sides(
         text = f"{node.op} reads {activation.title}, and its weight is {row.title}: {effect}"
         todo = f"quantize both to {activation.title}, or the weight alone"
         yield CheckFault(node.name, text, todo, severity=severity if row == INT4 else severity_of(context))
-    elif row != FP4 and attribute(pair.dequantize, "block_size", 0):
+    elif row != NVFP4 and attribute(pair.dequantize, "block_size", 0):
         text = f"{node.op} reads {row.title}, and its weight has scales in blocks along the depth: "
         text += "TensorRT for RTX applies them after the sum (by its plan; it was not run)"
         todo = "take the pair off the activation, or give the weight one scale per output channel"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.formats import FP4, INT8
+from qdqtool.formats import INT8, NVFP4
 from qdqtool.graph.edit import TRACE
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_rank
@@ -110,7 +110,7 @@ def axis(context: LintContext) -> Iterator[CheckFault]:
     for name, pairs in context.activation_pairs.items():
         for pair in pairs:
             scale = context.scale_of(pair)
-            if context.format_of(pair) == FP4:
+            if context.format_of(pair) == NVFP4:
                 continue  # Q064 tells of it
             if scale is not None and scale.size > 1:
                 yield CheckFault(

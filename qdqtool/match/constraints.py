@@ -129,6 +129,23 @@ def reads_attention(site: MatchSite) -> bool:
 
 
 @constraint
+def makes_attention_operands(site: MatchSite) -> bool:
+    """Its values are not cut into operands of an attention."""
+    view, found = site.view, set[tuple[str, int]]()
+    cut = {*operator_set("gathering"), *operator_set("copying")}
+    moving = operator_set("rearranging")
+    paths = [(use, False) for use in view.consumers(site.node.key)]
+    while paths:
+        use, parted = paths.pop()
+        node, one_operand = use.node, use.node.op in ("Add", "Sub", "Mul", "Div")
+        if node.op == "MatMul" and weight_index(view, node) is None and parted:
+            found.add((node.key, use.index))
+        elif node.op in moving or node.op in cut or (one_operand and view.is_constant(node.inputs[1 - use.index])):
+            paths += [(after, parted or node.op in cut) for name in node.outputs for after in view.consumers(name)]
+    return len(found) > 1
+
+
+@constraint
 def bias(site: MatchSite) -> bool:
     """The other operand is not a constant with one value per output channel."""
     return per_channel(site)

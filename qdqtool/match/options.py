@@ -93,7 +93,7 @@ class PlanOptions(TargetOptions):
         keep_float: names of weighted operators (or of what they make) that stay in float.
         depthwise: None for the target's policy.
         attention: "auto" decides by `Decisions.attention`.
-        format: number format of the pairs, a row of rules/formats.toml that is written.
+        format: number format of the pairs, a row of rules/formats.toml.
         block: for formats with blocks; None is the longest of the format's lengths that divides the axis.
     """
 
@@ -160,7 +160,7 @@ class PlanOptions(TargetOptions):
     format: str = option(
         "int8",
         "--format",
-        "number format of the pairs: int8 (default), fp8, int4 (weights alone); see docs/formats.md",
+        "number format of the pairs: int8 (default), fp8, int4 (weights alone), nvfp4; see docs/formats.md",
         metavar="F",
     )
     block: int | None = option(

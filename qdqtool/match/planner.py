@@ -90,7 +90,7 @@ class Planner:
             refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
         chosen, attentions = number_format(options.format), tuple[Attention, ...]()
         refused = {**refused, **_weights_of_other_formats(view, chosen)}
-        if "activation" in chosen.roles:
+        if not chosen.blocks:
             attentions, points_at = self._attentions_with(floats or ()), self.decisions.requantize_points
             placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
             points, refusals = placer.place()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qdqtool.amax.weight_blocks import Moments
+from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import attribute
 from qdqtool.match.plan import Plan, Point
@@ -22,7 +23,7 @@ from qdqtool.passes.insert import block_layout, block_weight
 from qdqtool.progress import bar
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.staged_activations import StagedActivations
-from qdqtool.scales import Scale
+from qdqtool.scales import Scale, ScaleTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +84,23 @@ def inputs_of_point(model: ObservableModel, point: Point) -> list[ProductInput]:
     ]
 
 
+def tensor_scales(plan: Plan, moments: Mapping[ProductInput, Moments], samples: int) -> ScaleTable:
+    """The scale of each activation of a plan with blocks, by its largest magnitude; 1 of one that is all zero."""
+    largest: dict[str, np.float32] = {}
+    for one, seen in moments.items():
+        largest[one.tensor] = max(largest.get(one.tensor, np.float32(0)), seen.largest)
+    scales = {
+        point.tensor: Scale(
+            point.format.scale_of(largest[point.tensor] or point.format.span),
+            method="max",
+            samples=samples,
+            format=point.format,
+        )
+        for point in plan.activations
+    }
+    return ScaleTable(scales, provenance=Provenance(method="max", samples=samples))
+
+
 def search_scales(
     model: ObservableModel, plan: Plan, moments: Mapping[ProductInput, Moments], samples: int
 ) -> dict[str, Scale]:
@@ -92,7 +110,8 @@ def search_scales(
         seen = [moments[one] for one in inputs_of_point(model, point) if one in moments]
         rows = max(sum(one.rows for one in seen), 1)
         mean = np.sum([one.sums for one in seen], axis=0) / rows if seen else None
-        bits, _ = block_layout(point).searched(block_weight(model.view, point), mean)
+        weight = block_weight(model.view, point)
+        bits, _ = block_layout(point, weight).searched(weight, mean)
         found[point.tensor] = Scale(
             bits, point.axis, "ptq", METHOD, point.rule, samples, format=point.format, block=point.block
         )

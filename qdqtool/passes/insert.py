@@ -16,7 +16,8 @@ import onnx
 from qdqtool.amax.weight_blocks import BlockLayout
 from qdqtool.errors import QdqError
 from qdqtool.formats import NumberFormat
-from qdqtool.graph.edit import TRACE, Editor, count_uses, release
+from qdqtool.graph.edit import TRACE, Editor, Trace, count_uses, release
+from qdqtool.graph.nodes import DYNAMIC_FP4
 from qdqtool.graph.tensors import channel_amax
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_rank
@@ -231,14 +232,14 @@ def _block_scale(view: GraphView, point: Point, given: Scale | None) -> Scale:
     """The scales of a weight's blocks: those given for these blocks, else abs-max of each."""
     if given is not None and (given.axis, given.block) == (point.axis, point.block):
         return given
-    bits = block_layout(point).scales(block_weight(view, point))
+    weight = block_weight(view, point)
+    bits = block_layout(point, weight).scales(weight)
     return Scale(bits, point.axis, "derived", "abs-max", point.rule, format=point.format, block=point.block)
 
 
-def block_layout(point: Point) -> BlockLayout:
+def block_layout(point: Point, weight: npt.NDArray[np.float32]) -> BlockLayout:
     """How the weight of a point is cut into blocks."""
-    kind = int(onnx.TensorProto.DataType.Value(point.format.scale))
-    return BlockLayout(int(point.axis or 0), point.block, point.format, kind)
+    return BlockLayout.of(int(point.axis or 0), point.block, point.format, weight)
 
 
 def block_weight(view: GraphView, point: Point) -> npt.NDArray[np.float32]:
@@ -293,7 +294,7 @@ class _PairWriter:
         """A new pair after the tensor, read by the point's consumers."""
         editor, name = self.editor, point.tensor
         if point.block:
-            self._write_codes(point, scale)
+            (self._write_codes if point.role == "weight" else self._write_dynamic)(point, scale)
             return
         size = int(scale.bits.size) if scale.bits.ndim else 0
         ending = ESTIMATED if scale.origin == "estimated" else "_scale"
@@ -314,19 +315,55 @@ class _PairWriter:
     def _write_codes(self, point: Point, scale: Scale) -> None:
         """Codes with a DequantizeLinear in the place of a weight; a weight with other readers stays, too."""
         editor, name = self.editor, point.tensor
-        codes = block_layout(point).codes(block_weight(self.view, point), scale.bits)
-        inputs = [
-            editor.add_initializer(editor.unique_name(f"{name}_Q"), codes),
-            editor.add_initializer(editor.unique_name(f"{name}_scale"), scale.bits),
-        ]
+        weight = block_weight(self.view, point)
+        layout = block_layout(point, weight)
+        stored = editor.add_initializer(editor.unique_name(f"{name}_Q"), layout.codes(weight, scale.bits))
+        steps = editor.add_initializer(editor.unique_name(f"{name}_scale"), layout.stored(scale.bits))
         trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))
-        back = editor.unique_name(f"{name}_DQ")
-        beside, after = self._place(point)
-        more = {"block_size": point.block}
-        editor.add_node(DEQUANTIZE, inputs, back, beside=beside, after=after, axis=point.axis, trace=trace, more=more)
-        self._reroute(point, back)
+        if point.format.has_two_levels:
+            level = editor.add_initializer(editor.unique_name(f"{name}_tensor_scale"), np.asarray(layout.tensor))
+            steps = self._block_scales(point, steps, level)
+        self._dequantize_blocks(point, stored, steps, trace)
         for _ in point.reads:
             release(editor, self._uses, name)
+
+    def _write_dynamic(self, point: Point, scale: Scale) -> None:
+        """An activation whose blocks get their scales at run time, as codes that a scale of the tensor multiplies."""
+        editor, name = self.editor, point.tensor
+        ending = ESTIMATED if scale.origin == "estimated" else "_tensor_scale"
+        level = editor.add_initializer(editor.unique_name(name + ending), np.asarray(scale.bits))
+        stored, steps = editor.unique_name(f"{name}_Q"), editor.unique_name(f"{name}_scale")
+        beside, after = self._place(point)
+        trace = (("rule", point.rule), ("origin", scale.origin), ("method", scale.method))[: 3 if scale.method else 2]
+        kind = int(onnx.TensorProto.DataType.Value(point.format.scale))
+        editor.add_node(
+            DYNAMIC_FP4,
+            [name, level],
+            stored,
+            beside=beside,
+            after=after,
+            axis=-1,
+            trace=trace,
+            more={"block_size": point.block, "scale_type": kind},
+            outputs=[steps],
+        )
+        self._dequantize_blocks(point, stored, self._block_scales(point, steps, level))
+
+    def _block_scales(self, point: Point, codes: str, level: str) -> str:
+        """The name of the float scales of blocks that are codes, times the scale of the tensor."""
+        made = self.editor.unique_name(f"{codes}_DQ")
+        beside, after = self._place(point)
+        self.editor.add_node(DEQUANTIZE, [codes, level], made, beside=beside, after=after)
+        return made
+
+    def _dequantize_blocks(self, point: Point, codes: str, scales: str, trace: Trace = ()) -> None:
+        back = self.editor.unique_name(f"{point.tensor}_DQ")
+        beside, after = self._place(point)
+        axis, more = -1 if point.axis is None else point.axis, {"block_size": point.block}
+        self.editor.add_node(
+            DEQUANTIZE, [codes, scales], back, beside=beside, after=after, axis=axis, trace=trace, more=more
+        )
+        self._reroute(point, back)
 
     def join(self, point: Point, pair: Pair) -> None:
         """Let the point's consumers that are not after the pair yet read it."""

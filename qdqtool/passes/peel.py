@@ -24,6 +24,7 @@ from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attr
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
+from qdqtool.passes.dynamic_blocks import restore_blocks
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
 from qdqtool.passes.next_scale import first_scales
@@ -114,11 +115,13 @@ def peel_pairs(
         QdqError: unless `drop_scales`, asymmetric or unsigned quantization, other widths, several scales on one tensor;
             a Q without its DQ, pairs in a body, integer operators. The graph is untouched then.
     """
+    refuse_outsiders(model.view)
+    dynamic = restore_blocks(model)
     view = model.view
-    refuse_outsiders(view)
     loose, signless = has_loose_integers(view), on_asymmetric == "widen" and _has_unsigned(view)
     if not loose and not signless:
-        return _peel(model, on_conflict, on_asymmetric, drop_scales=drop_scales)
+        peeled = _peel(model, on_conflict, on_asymmetric, drop_scales=drop_scales)
+        return replace(peeled, scales={**peeled.scales, **dynamic}) if dynamic else peeled
     whole, notes = model.copy(), list[str]()
     if loose:
         notes += complete_pairs(whole.view, ends=ends)
@@ -130,7 +133,7 @@ def peel_pairs(
     peeled = _peel(whole, on_conflict, on_asymmetric, known, drop_scales=drop_scales)
     model.graph.CopyFrom(whole.graph)
     model.changed()
-    return replace(peeled, model=model, notes=(*notes, *peeled.notes))
+    return replace(peeled, model=model, scales={**peeled.scales, **dynamic}, notes=(*notes, *peeled.notes))
 
 
 def _has_unsigned(view: GraphView) -> bool:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from qdqtool.errors import QdqError
+from qdqtool.graph.nodes import DYNAMIC_FP4
 from qdqtool.graph.view import GraphView
+from qdqtool.passes.dynamic_blocks import dequantizers
 
 _AS_PAIRS = "export or quantize the model in the QDQ format"
 _INTEGER = ("QLinear", "QGemm", "QAttention", "ConvInteger", "MatMulInteger")
@@ -27,6 +29,8 @@ def refuse_outsiders(view: GraphView) -> None:
         QdqError: names it, with what it is.
     """
     for node in view.every:
+        if node.op == DYNAMIC_FP4 and dequantizers(view, node):
+            continue  # `restore_blocks` takes it out
         found = _reason(node.op)
         if found:
             raise QdqError(node.name, f"{node.op} {found[0]}", found[1])

@@ -255,8 +255,10 @@ class _Caster:
 
 
 def is_blocks(view: GraphView, node: Node) -> bool:
-    """Whether a DequantizeLinear reads a constant with one scale per block."""
-    return node.op == DEQUANTIZE and bool(attribute(node, "block_size", 0)) and view.is_constant(node.inputs[0])
+    """Whether a DequantizeLinear reads a constant with one scale per block, and no codes of scales."""
+    if node.op != DEQUANTIZE or not attribute(node, "block_size", 0) or not view.is_constant(node.inputs[0]):
+        return False
+    return view.constant_tensor(node.inputs[1]) is not None
 
 
 def _retype(proto: onnx.NodeProto, rest: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto, defs
 
+from qdqtool.graph.nodes import DYNAMIC_FP4
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node
 
 # What reads a tensor whatever its type is, and gives the same for each: input number of the operator.
@@ -54,6 +55,8 @@ def half_places(node: Node, opset: int, rest: int) -> HalfPlaces | None:
     BF16 came late to most schemas (opset 22 for Conv) and TensorRT's parser does not look at the opset: it goes by the
     newest schema. One that ONNX took away before, such as Upsample, has BF16 where it has FP16.
     """
+    if node.op == DYNAMIC_FP4:
+        return HalfPlaces((True, False), (False, False), (False, False), typed=False)
     if "::" in node.op:
         return None
     return _by_schema(node.op, opset if rest == TensorProto.FLOAT16 else 0, rest)

@@ -51,8 +51,12 @@ def place(
     if not given and rounds_everywhere(options):
         scales = with_fixed_ranges(planned.base.view, options, scales)
     placed = QuantizedModel(planned.model, settled, planned.insert(settled, scales, given=given))
-    if number_format(options.format).stored == "codes":
+    row = number_format(options.format)
+    if row.stored == "codes":
         store_integers(planned.model.view)
+    imported = {entry.domain for entry in planned.model.proto.opset_import}
+    if row.has_two_levels and settled.activations and "trt" not in imported:
+        planned.model.proto.opset_import.add(domain="trt", version=1)
     return placed
 
 

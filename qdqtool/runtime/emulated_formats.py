@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.formats import FP4, FP8
+from qdqtool.formats import FP8, NVFP4
 from qdqtool.graph.model import Model
 from qdqtool.graph.nodes import QUANTIZE
 from qdqtool.graph.tensors import array_of
@@ -44,8 +44,8 @@ _FP4_CODES = f"""
     in_units = Div (steps, unit)
     rounded = Round (in_units)
     unbounded = Mul (rounded, unit)
-    largest = Constant <value_float = {FP4.largest}.0> ()
-    lowest = Constant <value_float = {FP4.lowest}.0> ()
+    largest = Constant <value_float = {NVFP4.largest}.0> ()
+    lowest = Constant <value_float = {NVFP4.lowest}.0> ()
     bounded = Clip (unbounded, lowest, largest)
     whole = Reshape (bounded, shape)
     q = Cast <to = {FP8.element_type}> (whole)
@@ -65,14 +65,16 @@ def _emulated(model: Model) -> Model:
     held = {tensor.name: tensor for tensor in graph.initializer}
     constants = (node for node in graph.node if node.op_type == "Constant")
     held.update((node.output[0], one.t) for node in constants for one in node.attribute if one.name == "value")
-    fp4 = any(tensor.data_type == FP4.element_type for tensor in held.values())
+    fp4 = any(tensor.data_type == NVFP4.element_type for tensor in held.values())
     if opset < _FIRST_OPSET or not (fp4 or any(node.domain == "trt" for node in graph.node)):
         return model
     made, bodies = model.copy(), dict[str, str]()
     for node in made.graph.node:
         has = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         quantizes = node.domain == "" and node.op_type == QUANTIZE and _is_fp4(node, has, held)
-        if (node.op_type == "Cast" and has["to"] == FP4.element_type) or (quantizes and not _in_one_scale(node, held)):
+        if (node.op_type == "Cast" and has["to"] == NVFP4.element_type) or (
+            quantizes and not _in_one_scale(node, held)
+        ):
             return model  # a rounding to FP4 that is not known here
         write = _quantize_fp4 if quantizes else _FUNCTIONS.get(node.op_type) if node.domain == "trt" else None
         body = write(has, list(node.input)) if write is not None else ""
@@ -95,7 +97,7 @@ def _emulated(model: Model) -> Model:
 def _is_fp4(node: onnx.NodeProto, has: _Attributes, held: Mapping[str, onnx.TensorProto]) -> bool:
     zero = held.get(node.input[2]) if len(node.input) > 2 else None
     kind = has.get("output_dtype", 0) or (0 if zero is None else zero.data_type)
-    return bool(kind == FP4.element_type)
+    return bool(kind == NVFP4.element_type)
 
 
 def _in_one_scale(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool:
@@ -111,11 +113,11 @@ def _hold_fp4_in_fp8(model: Model) -> None:
     tensors = list(model.graph.initializer)
     tensors += [one.t for node in model.graph.node if node.op_type == "Constant" for one in node.attribute]
     for tensor in tensors:
-        if tensor.data_type == FP4.element_type:
+        if tensor.data_type == NVFP4.element_type:
             codes = array_of(tensor, model.folder).astype(np.float32).astype(FP8.dtype)
             tensor.CopyFrom(numpy_helper.from_array(codes, tensor.name))
     for value in (*model.graph.output, *model.graph.value_info):
-        if value.type.tensor_type.elem_type == FP4.element_type:
+        if value.type.tensor_type.elem_type == NVFP4.element_type:
             value.type.tensor_type.elem_type = FP8.element_type
 
 
@@ -158,7 +160,7 @@ def _dynamic_fp4(has: _Attributes, reads: list[str]) -> str:
     {_blocks("values", has.get("axis", 1), has.get("block_size", 16))}
     magnitudes = Abs (blocked)
     amax = ReduceMax (magnitudes, along)
-    six = Constant <value_float = {FP4.largest}.0> ()
+    six = Constant <value_float = {NVFP4.largest}.0> ()
     zero = Constant <value_float = 0.0> ()
     most = Constant <value_float = {FP8.largest}.0> ()
     first = Div (amax, six)

@@ -293,8 +293,8 @@ def _plan_and_scales(
     if data is not None:
         if not options.allow_empty:
             refuse_empty(base.view, decided, opened.name)  # before the data are run
-        if "activation" not in number_format(placing.format).roles:
-            measured = measure_weights(planned, opened, decided, data, options, measured)
+        if number_format(placing.format).blocks:
+            table, measured = measure_weights(planned, opened, decided, data, options, measured)
             return _Scaled(decided, table, stored, table, measured, notes)
         table, measured = measure_scales(planned, opened, decided, data, options, measured)
         advised = measured.notes

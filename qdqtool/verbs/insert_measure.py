@@ -23,7 +23,7 @@ from qdqtool.match.target_points import rounds_everywhere
 from qdqtool.measuring.attention_choice import choose_attentions, tentative
 from qdqtool.measuring.keep_float import Keeping, LossMeter, OutputLoss, choose_kept, is_measurable, samples_of
 from qdqtool.measuring.output_loss import NOTABLE_LOSS
-from qdqtool.measuring.weight_search import counted_moments, search_scales
+from qdqtool.measuring.weight_search import counted_moments, search_scales, tensor_scales
 from qdqtool.observers.options import with_method
 from qdqtool.observers.value_ranges import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
@@ -184,14 +184,14 @@ def measure_weights(
     data: Data | DataLoader,
     options: InsertOptions,
     first: InsertMeasurement,
-) -> InsertMeasurement:
-    """Scales of the blocks of weights, for a format that leaves activations as they are.
+) -> tuple[ScaleTable, InsertMeasurement]:
+    """Scales of the blocks of weights, and of the activations that have blocks beside them.
 
     Raises:
         QdqError: what stays in float for accuracy is asked for, and what `counted_moments` refuses.
     """
     if keeping := keeping_of(options, by_default=False):
-        reason = f"is for formats of activations, and --format {options.plan.format} is for weights alone"
+        reason = f"tries one scale per tensor, and --format {options.plan.format} has one per block"
         raise QdqError(keeping.option, reason, "name operators: --keep-float NAMES")
     plain = _plain_form(planned.base, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
@@ -201,7 +201,7 @@ def measure_weights(
     found = search_scales(model, decided, moments, samples)
     release_freed_memory()
     meter = first.meter or LossMeter.of(samples_of(model, loader))
-    return InsertMeasurement(meter=meter, weights=found)
+    return tensor_scales(decided, moments, samples), InsertMeasurement(meter=meter, weights=found)
 
 
 def judge_typed(

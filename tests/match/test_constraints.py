@@ -102,6 +102,10 @@ WIDE = """g (float[1,32,8,8] x, float[N,32] rows, float[1,32] row, float[32,1] c
  w_values_t = Transpose<perm=[0,1]>(w_values)
  w_output = MatMul(w_values_t, m)
  w_of_scores = MatMul(w_scores, m)
+ w_packed = MatMul(rows, m)
+ w_queries, w_keys = Split<axis=1>(w_packed)
+ w_keys_t = Transpose(w_keys)
+ w_pairs = MatMul(w_queries, w_keys_t)
  z = Relu(rows)
 }"""
 
@@ -112,6 +116,8 @@ CASES = [
     ("narrow_matrix", "w_narrow", "", "", True), ("narrow_matrix", "w_rows", "", "", False),
     ("one_row", "w_row", "", "", True), ("one_row", "w_column", "", "", True), ("one_row", "w_rows", "", "", False),
     ("reads_attention", "w_output", "", "", True), ("reads_attention", "w_of_scores", "", "", False), ("reads_attention", "w_rows", "", "", False),
+    ("makes_attention_operands", "w_packed", "", "", True), ("makes_attention_operands", "w_rows", "", "", False),
+    ("makes_attention_operands", "w_output", "", "", False),
     ("depthwise", "dw", "", "", True), ("depthwise", "conv", "", "", False), ("depthwise", "one_in", "", "", False), ("depthwise", "t", "", "", False),
     ("weight", "conv", "", "", True), ("weight", "conv_computed", "", "", False), ("weight", "t", "", "", False),
     ("bias", "add_cb", "conv", "conv", True), ("bias", "add_c3", "conv", "conv", True), ("bias", "add_one", "conv", "conv", True),
@@ -180,6 +186,7 @@ def test_every_guard_that_the_rules_name_exists_and_none_is_idle() -> None:
             load_rules("rtx"),
             load_rules("gpu", number_format="fp8"),
             load_rules("rtx", number_format="int4"),
+            load_rules("rtx", number_format="nvfp4"),
         )
         for rule in (
             *rules.fusions,

@@ -181,7 +181,7 @@ def test_an_old_version_another_length_and_a_search_for_layers_are_refused() -> 
         insert(network(), options=InsertOptions(PlanOptions(format="int4", trt_version="8.6.1")))
     with pytest.raises(QdqError, match=r"--block 48"):
         PlanOptions(format="int4", block=48)
-    with pytest.raises(QdqError, match="weights alone"):
+    with pytest.raises(QdqError, match="one per block"):
         insert(network(), data=samples(), options=InsertOptions(PlanOptions(format="int4"), keep_float=1))
 
 
