@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qdqtool.engine.layer_work import LayerWork
-from qdqtool.forecasting.boards import device_of, find_place
-from qdqtool.forecasting.devices import known_devices
+from qdqtool.forecasting.boards import known_places
 from qdqtool.forecasting.formats import FormatTime, compared, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.formats import INT8, NumberFormat
@@ -41,15 +40,15 @@ def over_boards(
     row: NumberFormat = INT8,
 ) -> Iterator[BoardRatio]:
     """The ratio on every device that runs the version and is fast in the format; none where a size is not known."""
-    for name in known_devices() if fp16 and int8 else ():
-        board, device = find_place(name).board, device_of(name)
+    for name, place, device in known_places() if fp16 and int8 else ():
+        board = place.board
         runs = (
             board is not None
             and board.int8
             and int(board.sm) >= row.sm
             and (version is None or in_range(version, board.trt))
         )
-        if runs and fp16 and int8 and device is not None and device.rates.get(row.name, 0) > device.rates["half"]:
+        if runs and fp16 and int8 and device.rates.get(row.name, 0) > device.rates["half"]:
             times = LayerTimes(device)
             half = time_of("fp16", fp16, times)
             yield BoardRatio(name, half, compared(time_of(row.name, int8, times), half, int8, fp16, times))

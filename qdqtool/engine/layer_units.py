@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from qdqtool.engine.engine_view import EngineView
 from qdqtool.engine.layer_guards import GUARDS
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, Use, attribute
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
-from qdqtool.match.fusion_chains import Chain, Trie
+from qdqtool.match.fusion_chains import BOOKS, Chain, Trie
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.rule_files import operator_set
 from qdqtool.rulebook import RuleBook
@@ -55,8 +56,7 @@ def find_units(view: EngineView, rules: RuleBook) -> list[Unit]:
     Weighted operators take what fuses with them first, then elementwise operators their followers; the rest stand
     alone. Arithmetic on shapes and constants is no layer.
     """
-    chains = tuple(rule for rule in rules.fusions if rule.name not in (PARALLEL, CONVERTS, "joined"))
-    trie = Trie(rules, chains, GUARDS)
+    trie = _trie_of(rules)
     skipped = shape_nodes(view)
     order = [
         node for node in sorted(view.nodes, key=_place) if id(node) not in skipped and not view.is_constant(node.key)
@@ -71,6 +71,12 @@ def find_units(view: EngineView, rules: RuleBook) -> list[Unit]:
                 units.append(unit)
     alone = [unit for unit in units if unit.start.op not in (QUANTIZE, DEQUANTIZE)]
     return sorted(alone, key=lambda unit: _place(unit.nodes[-1]))
+
+
+@functools.lru_cache(maxsize=BOOKS)
+def _trie_of(rules: RuleBook) -> Trie:
+    chains = tuple(rule for rule in rules.fusions if rule.name not in (PARALLEL, CONVERTS, "joined"))
+    return Trie(rules, chains, GUARDS)
 
 
 def _place(node: Node) -> tuple[int, int]:

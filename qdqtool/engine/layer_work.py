@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ class LayerWork:
     sized: bool = True
     attends: bool = False
 
-    @property
+    @functools.cached_property
     def activations(self) -> tuple[int, ...]:
         """Bytes of each tensor that it reads or writes."""
         return (*self.read.values(), *self.written.values())

@@ -149,6 +149,12 @@ def known_boards() -> tuple[Board, ...]:
     return tuple(_board(entry) for entry in read_toml(path, RULES)["board"])
 
 
+@functools.cache
+def known_places() -> tuple[tuple[str, Destination, Device], ...]:
+    """Every device by its name, with the newest version that its board runs."""
+    return tuple((name, find_place(name), load_device(name)) for name in known_devices())
+
+
 def boards_of(platform: str) -> list[Board]:
     """The boards that run a software, such as "JetPack 6.1"; none where none is named."""
     return [one for one in known_boards() if any(_begins(platform, word) for word in one.software)]

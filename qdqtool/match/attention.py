@@ -9,7 +9,6 @@ all of its pairs or none.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,13 +18,12 @@ from qdqtool.formats import INT8, number_format
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node, Use, attribute
-from qdqtool.match.fusion_chains import Chain, Trie
+from qdqtool.match.fusion_chains import Chain, trie_of
 from qdqtool.rule_files import operator_set
 from qdqtool.rule_kinds import AttentionForm
 from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale
 
-_BOOKS = 8  # rule books whose tries are kept
 _SOFTMAX = "Softmax"
 _NAMED_SIZES = 4  # sizes of heads that a message lists
 _SOFTMAX_SCALE = INT8.scale_of(1.0)  # what a Softmax gives lies in [0, 1]
@@ -97,7 +95,7 @@ def find_attentions(
     """
     if not rules.attentions or rules.policy.rounds_everything:
         return ()
-    trie = _trie_of(rules)
+    trie = trie_of(rules, "attentions")
     chains = [chain for node in view.nodes if (chain := trie.longest(view, node)) is not None]
     forms: dict[str, AttentionForm] = {form.name: form for form in rules.attentions}
     measured, title = decisions.attention or {}, number_format(rules.format).title
@@ -115,11 +113,6 @@ def find_attentions(
         fits = _FITS.format(title)
         found.append(replace(made, int8=not reason, reason=reason or fits, is_open=reason is _UNMEASURED))
     return tuple(found)
-
-
-@functools.lru_cache(maxsize=_BOOKS)
-def _trie_of(rules: RuleBook) -> Trie:
-    return Trie(rules, rules.attentions)
 
 
 def _attention_of(chain: Chain) -> Attention:

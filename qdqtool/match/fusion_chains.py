@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView, Node
@@ -17,7 +18,7 @@ from qdqtool.rule_steps import Step
 from qdqtool.rulebook import RuleBook
 
 _RESIDUAL = frozenset({"residual", "residual_projection"})
-_BOOKS = 8  # rule books whose tries are kept
+BOOKS = 24  # tries that are kept
 _EITHER_INPUT = frozenset({"Add", "Mul", "Sub", "Max", "Min", "Where"})
 _SECOND_INPUT = frozenset(
     {"computed_from_second"}
@@ -160,10 +161,10 @@ class Trie:
                     yield after, Link(found.nodes, found.output, guard)
 
 
-@functools.lru_cache(maxsize=_BOOKS)
-def trie_of(rules: RuleBook) -> Trie:
-    """The fusions of a rule book, compiled once."""
-    return Trie(rules)
+@functools.lru_cache(maxsize=BOOKS)
+def trie_of(rules: RuleBook, kind: Literal["fusions", "floats", "attentions"] = "fusions") -> Trie:
+    """The chains of one kind in a rule book, compiled once."""
+    return Trie(rules, getattr(rules, kind))
 
 
 def _adds_behind_activation(rule: Fusion, rules: RuleBook) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.match.fusion_chains import Chain, Trie, trie_of
+from qdqtool.match.fusion_chains import Chain, trie_of
 from qdqtool.rulebook import RuleBook
 
 
@@ -55,7 +55,7 @@ def float_groups(view: GraphView, rules: RuleBook) -> dict[str, tuple[str, str]]
     """Weighted operators that have no INT8 kernel with what fuses after them: first output -> rule and reason."""
     if not rules.floats:
         return {}
-    trie = Trie(rules, rules.floats)
+    trie = trie_of(rules, "floats")
     chains = ((node, trie.longest(view, node)) for node in view.nodes)
     return {node.key: (chain.rule.name, chain.rule.why) for node, chain in chains if chain is not None}
 

@@ -16,7 +16,7 @@ from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.engine.layer_work import ATTENTION, LayerWork, built_work
 from qdqtool.engine.profile import read_profile
 from qdqtool.errors import QdqError
-from qdqtool.forecasting.boards import Destination, device_of, find_place, known_boards
+from qdqtool.forecasting.boards import Destination, device_of, find_place, known_boards, known_places
 from qdqtool.forecasting.devices import Device, known_devices
 from qdqtool.forecasting.formats import PAYS, DecidingLayer, FormatTime, compared, deciding_layers, in_format, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
@@ -190,7 +190,7 @@ def forecast(model: ModelSource, options: ForecastOptions | None = None) -> Fore
     if options.shapes:
         _fix_shapes(opened, options.shapes)
     engines = Engines(opened)
-    places = [(text, find_place(text), _device(text)) for text in options.places] or _every_place()
+    places = [(text, find_place(text), _device(text)) for text in options.places] or list(known_places())
     found = []
     with bar("forecast", "board", len(places), None) as drawn:
         for text, place_, device in places:
@@ -222,11 +222,6 @@ def _device(text: str) -> Device:
         known = ", ".join(known_devices())
         raise QdqError(f"--for {text}", "no figures of this board are known", f"name one of {known}")
     return device
-
-
-def _every_place() -> list[tuple[str, Destination, Device]]:
-    """Every device with the newest version that its board runs."""
-    return [(name, find_place(name), _device(name)) for name in known_devices()]
 
 
 def _fix_shapes(opened: Model, text: str) -> None:
