@@ -150,6 +150,7 @@ OPTIONAL = (
     Extra("pillow", "PIL.Image", "images", "folders of images as --data", ("pillow",)),
     Extra("shtab", "shtab", "completion", "completion of bash, zsh and fish", ("shtab",)),
     Extra("pycocotools", "pycocotools.mask", "eval", "evaluate, deploy, improve: average precision", ("pycocotools",)),
+    Extra("scipy", "", "detr", "finetune --labels of a DETR: Hungarian matching", ("scipy",)),
     Extra("tensorrt", "tensorrt", "tensorrt", "ptq --backend tensorrt, build", _TENSORRT_WHEELS),
     Extra("pycuda", "pycuda.driver", "pycuda", "ptq --backend tensorrt --cuda pycuda", ("pycuda",)),
     Extra("dask", "distributed", "dask", "calibrate --dask", ("distributed",)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -61,3 +62,20 @@ def test_boxes_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path, labels:
     with pytest.raises(QdqError, match=message):
         finetune(DETECTOR, scenes / "images.npz", options, output=tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_one_command_trains_the_bundled_transformer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("scipy", reason="SciPy matches queries to boxes")
+    monkeypatch.syspath_prepend(str(DETECTOR.parent))
+    scenes = importlib.import_module("shape_scenes").draw(7, 8)
+    np.savez(tmp_path / "images.npz", images=scenes["images"])
+    np.savez(tmp_path / "l.npz", boxes=scenes["boxes"], labels=scenes["labels"], image=scenes["scene"])
+    words = ["finetune", str(DETECTOR.with_name("shapes_detr.onnx")), "--data", str(tmp_path / "images.npz")]
+    words += ["--labels", str(tmp_path / "l.npz"), "--steps", "6", "--batch", "4", "--relative-lr", "0.02"]
+    assert main([*words, "--evaluate-every", "3", "--json", "-o", str(tmp_path / "t.onnx")]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["after"] < found["before"]
+    assert "trained by Deformable DETR's loss (focal loss, L1, GIoU) with targets by Hungarian matching" in err

@@ -11,7 +11,16 @@ from functools import partial
 
 import numpy as np
 
-from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, are_shares, counted, softmax
+from qdqtool.evaluation.decode.head import (
+    Candidates,
+    HeadLayout,
+    HeadOutputs,
+    RecognizedHead,
+    Size,
+    are_shares,
+    counted,
+    softmax,
+)
 from qdqtool.evaluation.decode.queries import IOU, MISSING, NO_FRACTIONS, are_fractions, boxes_and_classes, in_pixels
 from qdqtool.evaluation.detections import Array
 
@@ -32,7 +41,7 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     count = seen.shapes[classes][2] - 1
     read = partial(_candidates, boxes=boxes, classes=classes, ready=ready)
     description = f"{classes} {list(seen.shapes[classes])} and {boxes}, {counted(count)} and no object"
-    return RecognizedHead(description, IOU, read, count)
+    return RecognizedHead(description, IOU, read, count, HeadLayout((classes, boxes), probabilities=ready))
 
 
 def says_no_object(logits: Array, *, ready: bool = False) -> bool:

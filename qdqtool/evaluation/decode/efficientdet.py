@@ -15,6 +15,7 @@ import numpy as np
 from qdqtool.evaluation.decode.grids import cell_count, cells, map_size
 from qdqtool.evaluation.decode.head import (
     Candidates,
+    HeadLayout,
     HeadOutputs,
     RecognizedHead,
     Size,
@@ -81,7 +82,8 @@ def _head(
 ) -> RecognizedHead:
     ready = seen.are_probabilities(scores)
     read = partial(_candidates, scores=scores, boxes=boxes, classes=classes, ready=ready)
-    return RecognizedHead(f"{description}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes)
+    layout = HeadLayout((*scores, *boxes), probabilities=ready, levels=tuple(zip(scores, boxes, strict=True)))
+    return RecognizedHead(f"{description}, {counted(classes)}, anchors of strides 8 to 128", IOU, read, classes, layout)
 
 
 def _candidates(
@@ -103,9 +105,14 @@ def _candidates(
 
 def _rows(output: Array, numbers: int, size: Size) -> Array:
     """One row for each anchor, cell by cell: (B, N, numbers)."""
-    if output.ndim == 4 and output.shape[2:] in [map_size(size, stride)[::-1] for stride in _STRIDES]:
+    if output.ndim == 4 and is_channels_first(output.shape, size):
         output = output.transpose(0, 2, 3, 1)
     return output.reshape(len(output), -1, numbers)
+
+
+def is_channels_first(shape: tuple[int, ...], size: Size) -> bool:
+    """Whether a map of one of the strides is NCHW."""
+    return shape[2:] in [map_size(size, stride)[::-1] for stride in _STRIDES]
 
 
 def anchors(size: Size) -> tuple[Float64, Float64]:

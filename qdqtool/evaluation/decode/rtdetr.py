@@ -17,6 +17,7 @@ from qdqtool.evaluation.decode.detr import says_no_object
 from qdqtool.evaluation.decode.grids import strides_of
 from qdqtool.evaluation.decode.head import (
     Candidates,
+    HeadLayout,
     HeadOutputs,
     RecognizedHead,
     Size,
@@ -54,7 +55,9 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         return f"the last class of {classes} is the likeliest of most queries, as no object is: DETR's"
     ready, count = are_probabilities(logits), seen.shapes[classes][2]
     read = partial(_read_pair, boxes=boxes, classes=classes, ready=ready)
-    return RecognizedHead(f"{classes} {list(seen.shapes[classes])} and {boxes}, {counted(count)}", IOU, read, count)
+    layout = HeadLayout((classes, boxes), probabilities=ready)
+    description = f"{classes} {list(seen.shapes[classes])} and {boxes}, {counted(count)}"
+    return RecognizedHead(description, IOU, read, count, layout)
 
 
 def _rows(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> RecognizedHead | str:

@@ -6,7 +6,7 @@ Where an output holds what a Sigmoid or Softmax made, the terms read the logits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,13 +14,24 @@ import numpy as np
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode.efficientdet import anchors, is_channels_first
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, cells
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadLayout, Size, corners
 from qdqtool.evaluation.decode.priors import VARIANCES
 from qdqtool.evaluation.detections import Array, Float32
 from qdqtool.evaluation.nms import Float64
 from qdqtool.training.losses import terms
-from qdqtool.training.losses.box_targets import Assigned, Int64, matched_priors, mined, simota, task_aligned
+from qdqtool.training.losses.box_targets import (
+    IGNORED,
+    Assigned,
+    Int64,
+    focal_confusion,
+    hungarian,
+    matched_priors,
+    mined,
+    simota,
+    task_aligned,
+)
 from qdqtool.training.losses.labels import LabelInputs, LabelSpec
 from qdqtool.training.losses.nodes import LossValue, Nodes
 
@@ -29,6 +40,9 @@ LABELED_BOXES = "labeled boxes"  # the array of the data: float32 [batch, most, 
 _MOST_LOG_SIDE = 8.0  # of a side in strides: its exponential and the area stay finite
 _SMALL = 1e-7
 _BINS = 16  # of a distance, YOLOv8
+_ANCHOR_IOU = 0.5, 0.4  # from which on an anchor answers for a box, and below which it is background: RetinaNet
+_ANCHOR_BETA = 1 / 9
+_NO_OBJECT = 0.1  # what a query without an object counts: DETR
 
 Weighted = tuple[str, LossValue, float]
 
@@ -68,7 +82,8 @@ def box_loss(decoder: HeadDecoder, size: Size) -> BoxLoss:
     """
     make, layout = _LOSSES.get(decoder.family), decoder.head.layout
     if make is None or layout is None:
-        reason = f"{decoder.family} has no loss on boxes; {', '.join(_LOSSES)} have one"
+        whose = "in this form " if make is not None else ""
+        reason = f"{decoder.family} {whose}has no loss on boxes; {', '.join(_LOSSES)} have one"
         raise QdqError("--labels", reason, "leave --labels out: the model learns from itself in float; or give --loss")
     return make(decoder, layout, size)
 
@@ -289,10 +304,122 @@ class _PriorLoss(_HeadLoss):
         return self.layout.priors
 
 
+@dataclass(frozen=True, eq=False)
+class _AnchorLoss(_HeadLoss):
+    """RetinaNet: focal loss of classes + smooth L1 of the offsets of matched anchors, both by matches."""
+
+    @property
+    def description(self) -> str:
+        return "RetinaNet's loss (focal loss, smooth L1 of offsets) with targets by IoU with the anchors"
+
+    def targets(self, boxes: Float32, found: Mapping[str, Array]) -> dict[str, Array]:
+        centers, lengths = anchors(self.size)
+        edges = corners(centers, lengths)
+        every, sides, classes = self._assigned(
+            boxes, found, lambda predicted, scores, truth, labels: matched_priors(edges, truth, *_ANCHOR_IOU)
+        )
+        ignored = np.stack([one.box == IGNORED for one in every])
+        hot = np.where(ignored[..., None], -1, classes[..., None] == np.arange(self.decoder.head.classes or 1))
+        middle, wanted = (sides[..., :2] + sides[..., 2:]) / 2, sides[..., 2:] - sides[..., :2]
+        offsets = np.concatenate(
+            ((middle - centers)[..., ::-1] / lengths[..., ::-1], np.log(wanted[..., ::-1] / lengths[..., ::-1])), -1
+        )
+        given = {"classes": hot, "matched": classes >= 0, "offsets": offsets * (classes >= 0)[..., None]}
+        return {f"boxes/{name}": array.astype(np.float32) for name, array in given.items()}
+
+    def terms(self, nodes: Nodes, inputs: LabelInputs) -> list[Weighted]:
+        activation, classes = "Sigmoid" if self.layout.probabilities else "", self.decoder.head.classes or 1
+        levels = [
+            (nodes.logits_of(one, activation), nodes.tensor(other, "--labels")) for one, other in self.layout.levels
+        ]
+        scores = _joined([self._rows(one, classes) for one, _ in levels])
+        offsets = _joined([self._rows(one, 4) for _, one in levels])
+        batch, places, _ = scores.shape
+        wanted = self._label(inputs, "offsets", batch, places, 4)
+        matched = self._label(inputs, "matched", batch, places)
+        return [
+            ("box", terms.smooth_l1(offsets, wanted, _ANCHOR_BETA, matched), 1.0),
+            ("class", terms.sigmoid_focal(scores, self._label(inputs, "classes", batch, places, classes)), 1.0),
+        ]
+
+    def _rows(self, value: LossValue, numbers: int) -> LossValue:
+        """A map, channels first or last, as a row for each anchor."""
+        if value.rank == 4 and is_channels_first(value.shape, self.size):
+            value = value.nodes.op("Transpose", value, perm=[0, 2, 3, 1])
+        return value.nodes.op("Reshape", value, np.array([value.shape[0], -1, numbers], np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class _QueryLoss(_HeadLoss):
+    """DETR: cross-entropy with a tenth for no object, 5 * L1 and 2 * (1 - GIoU) of matched queries, by matches.
+
+    With one Sigmoid for each class, Deformable DETR's: 2 * focal loss in the place of the cross-entropy.
+    """
+
+    @property
+    def description(self) -> str:
+        if self.with_no_object:
+            return "DETR's loss (cross-entropy, L1, GIoU) with targets by Hungarian matching"
+        return "Deformable DETR's loss (focal loss, L1, GIoU) with targets by Hungarian matching"
+
+    @property
+    def with_no_object(self) -> bool:
+        """Whether a class says that there is no object."""
+        return self.decoder.family == "detr"
+
+    def targets(self, boxes: Float32, found: Mapping[str, Array]) -> dict[str, Array]:
+        def assign(predicted: Float64, scores: Float64, truth: Float64, labels: Int64) -> Assigned:
+            confusion = -scores[:, labels] if self.with_no_object else focal_confusion(scores, labels)
+            return hungarian(predicted, confusion, truth, self.size)
+
+        _, sides, classes = self._assigned(boxes, found, assign)
+        fractions = sides / (self.size * 2)
+        middle, lengths = (fractions[..., :2] + fractions[..., 2:]) / 2, fractions[..., 2:] - fractions[..., :2]
+        given = {"corners": sides, "boxes": np.concatenate((middle, lengths), -1), "matched": classes >= 0}
+        count = self.decoder.head.classes or 1
+        numbers = np.where(classes < 0, count, classes)
+        if not self.with_no_object:
+            numbers = (numbers[..., None] == np.arange(count)).astype(np.float32)
+        return {
+            "boxes/classes": numbers,
+            **{f"boxes/{name}": array.astype(np.float32) for name, array in given.items()},
+        }
+
+    def terms(self, nodes: Nodes, inputs: LabelInputs) -> list[Weighted]:
+        activation = "Softmax" if self.with_no_object else "Sigmoid"
+        logits = nodes.logits_of(self.layout.outputs[0], activation if self.layout.probabilities else "")
+        boxes = nodes.tensor(self.layout.outputs[1], "--labels")
+        batch, queries, columns = logits.shape
+        matched = self._label(inputs, "matched", batch, queries)
+        if self.with_no_object:
+            numbers = self._label(inputs, "classes", batch, queries, integers=True)
+            chosen = (nodes.op("LogSoftmax", logits, axis=2) * terms.one_hot(numbers, columns, 2)).sum_over(2)
+            counts = matched * (1.0 - _NO_OBJECT) + _NO_OBJECT
+            named: Weighted = ("class", -((chosen * counts).sum() / counts.sum()), 1.0)
+        else:
+            hot = self._label(inputs, "classes", batch, queries, columns)
+            named = ("class", terms.sigmoid_focal(logits, hot), 2.0)
+        total = nodes.op("Max", matched.sum(), 1.0)
+        pixels = np.array(self.size, np.float32)
+        found = _by_corners(_part(boxes, 0, 2) * pixels, _part(boxes, 2, 4) * pixels)
+        both, union, hull = _overlap(found, self._label(inputs, "corners", batch, queries, 4))
+        around = _area(hull) + _SMALL
+        each = matched.unsqueeze(2)
+        missed = nodes.op("Abs", boxes - self._label(inputs, "boxes", batch, queries, 4))
+        return [
+            named,
+            ("box", (missed * each).sum() / total, 5.0),
+            ("overlap", ((1.0 - both / union + (around - union) / around) * each).sum() / total, 2.0),
+        ]
+
+
 _LOSSES: Mapping[str, Callable[[HeadDecoder, HeadLayout, Size], BoxLoss]] = {
     "yolox": _YoloxLoss,
     "yolov8": _Yolov8Loss,
     "ssd": _PriorLoss,
+    "efficientdet": _AnchorLoss,
+    "detr": _QueryLoss,
+    "rtdetr": _QueryLoss,
 }
 
 
@@ -303,6 +430,10 @@ def _part(value: LossValue, start: int, end: int) -> LossValue:
     """Some of the last axis."""
     places = (np.array([place], np.int64) for place in (start, end, value.rank - 1))
     return value.nodes.op("Slice", value, *places)
+
+
+def _joined(rows: Sequence[LossValue]) -> LossValue:
+    return rows[0] if len(rows) == 1 else rows[0].nodes.op("Concat", *rows, axis=1)
 
 
 def _flat(value: LossValue) -> LossValue:

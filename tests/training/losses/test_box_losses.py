@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,14 +14,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.errors import QdqError
+from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.decode.auto_detect import find_decoder
 from qdqtool.evaluation.decode.grids import all_cells
 from qdqtool.evaluation.decode.head import HeadDecoder, RecognizedHead
 from qdqtool.evaluation.decode.priors import PRIOR_SETS, make_priors
 from qdqtool.evaluation.decode_options import Selection
 from qdqtool.training.losses.box_losses import BoxLoss, box_loss
-from qdqtool.training.losses.box_targets import matched_priors, mined, simota, task_aligned
+from qdqtool.training.losses.box_targets import IGNORED, hungarian, matched_priors, mined, simota, task_aligned
 from qdqtool.training.losses.labels import label_feeds
 from qdqtool.training.losses.loss_graph import LossGraph, append_losses
 from qdqtool.training.losses.options import LossOptions
@@ -29,6 +31,7 @@ Floats = npt.NDArray[np.float64]
 Values = dict[str, Floats]
 
 SIZE, CLASSES, STRIDES = (64, 64), 3, (8, 16, 32)
+WIDE = (128, 128)  # a place for each stride of RetinaNet
 CELLS, STEPS = all_cells(SIZE, STRIDES)
 CENTERS = (CELLS + 0.5) * STEPS
 PLACES = len(CELLS)
@@ -54,10 +57,12 @@ def head(
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
-def graph_of(model: onnx.ModelProto, decoder: str = "auto") -> tuple[BoxLoss, LossGraph, dict[str, Any]]:
+def graph_of(
+    model: onnx.ModelProto, decoder: str = "auto", size: tuple[int, int] = SIZE
+) -> tuple[BoxLoss, LossGraph, dict[str, Any]]:
     """The loss of a head on `TRUTH`, and what it is fed."""
     found = outputs_of(model, {})
-    loss = box_loss(find_decoder(decoder, found, SIZE), SIZE)
+    loss = box_loss(find_decoder(decoder, found, size), size)
     known = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     described = (*model.graph.value_info, *model.graph.output)
     shapes = known | {one.name: tuple(d.dim_value for d in one.type.tensor_type.shape.dim) for one in described}
@@ -196,19 +201,102 @@ def ssd(*, decoded: bool) -> tuple[onnx.ModelProto, Callable[[Values, Mapping[st
     return head(nodes, values, ["boxes", "named"]), loss, values
 
 
+def giou(a: Floats, b: Floats) -> Floats:
+    iou, _ = iou_and_distance(a, b)
+    hull = (np.maximum(a[..., 2:], b[..., 2:]) - np.minimum(a[..., :2], b[..., :2])).prod(-1)
+    areas = (a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1)
+    union = areas / (1 + iou)
+    return iou - (hull - union) / hull
+
+
+def retinanet(form: str) -> tuple[onnx.ModelProto, Callable[[Values, Mapping[str, Any]], float], Values]:
+    """EfficientDet's outputs: joined to one each, or maps of five strides, channels first or last."""
+    rng = np.random.default_rng(6)
+    strides, each = (8, 16, 32, 64, 128), 9
+    cells = [(WIDE[0] // s) ** 2 for s in strides]
+    values, nodes, names = {}, list[tuple[str, list[str], str, dict[str, Any]]](), [list[str](), list[str]()]
+    for side, numbers, spread in ((0, CLASSES, -3.0), (1, 4, 0.0)):
+        for stride, count in zip(strides, cells, strict=True):
+            length = WIDE[0] // stride
+            shape = {"joined": (2, count * each, numbers), "last": (2, length, length, each * numbers)}
+            name = f"v{side}_{stride}"
+            values[name] = rng.normal(spread, 0.5, shape.get(form, (2, each * numbers, length, length)))
+            nodes.append(("Sigmoid" if side == 0 else "Identity", [name], f"o{name}", {}))
+            names[side].append(f"o{name}")
+    outputs = [*names[0], *names[1]]
+    if form == "joined":
+        nodes += [("Concat", names[0], "scores", {"axis": 1}), ("Concat", names[1], "boxes", {"axis": 1})]
+        outputs = ["scores", "boxes"]
+
+    def loss(v: Values, t: Mapping[str, Any]) -> float:
+        def rows(side: int, numbers: int) -> Floats:
+            maps = [v[f"v{side}_{stride}"] for stride in strides]
+            maps = [one.transpose(0, 2, 3, 1) if form == "first" else one for one in maps]
+            return np.concatenate([one.reshape(2, -1, numbers) for one in maps], 1)
+
+        x, y = rows(0, CLASSES), np.asarray(t["boxes/classes"], np.float64)
+        matched = np.asarray(t["boxes/matched"], np.float64)
+        p = sigmoid(x)
+        missed = np.where(y == 1, 0.25 * (1 - p) ** 2 * -np.log(p), 0.75 * p**2 * -np.log(1 - p)) * (y >= 0)
+        d = np.abs(rows(1, 4) - t["boxes/offsets"])
+        box = np.where(d < 1 / 9, d * d * 4.5, d - 1 / 18).sum(-1) * matched
+        assert matched.sum() > 8 and (y < 0).any()
+        return float((missed.sum() + box.sum()) / matched.sum())
+
+    return head(nodes, values, outputs), loss, values
+
+
+def detr(*, sigmoids: bool) -> tuple[onnx.ModelProto, Callable[[Values, Mapping[str, Any]], float], Values]:
+    rng = np.random.default_rng(7)
+    logits = rng.normal(0, 1, (2, 9, CLASSES + 1))
+    logits[..., -1] += 0 if sigmoids else 4
+    values = {"logits": logits[..., :CLASSES] - 3 if sigmoids else logits, "raw": rng.normal(-0.5, 0.7, (2, 9, 4))}
+    nodes = [("Sigmoid" if sigmoids else "Identity", ["logits"], "classes", {}), ("Sigmoid", ["raw"], "boxes", {})]
+
+    def loss(v: Values, t: Mapping[str, Any]) -> float:
+        boxes, matched = sigmoid(v["raw"]), np.asarray(t["boxes/matched"], np.float64)
+        assert matched.sum(1).tolist() == [3, 1]
+        numbers = np.asarray(t["boxes/classes"])
+        log_p = v["logits"] - np.logaddexp.reduce(v["logits"], -1, keepdims=True)
+        if sigmoids:
+            p = sigmoid(v["logits"])
+            each = np.where(numbers == 1, -0.25 * (1 - p) ** 2 * np.log(p), -0.75 * p**2 * np.log(1 - p))
+            named = 2 * each.sum() / matched.sum()
+        else:
+            weight = np.where(numbers == CLASSES, 0.1, 1.0)
+            named = -(np.take_along_axis(log_p, numbers[..., None], -1)[..., 0] * weight).sum() / weight.sum()
+        wanted = np.asarray(t["boxes/corners"], np.float64) / 64
+        apart = np.abs(
+            boxes - np.concatenate(((wanted[..., :2] + wanted[..., 2:]) / 2, wanted[..., 2:] - wanted[..., :2]), -1)
+        )
+        over = 1 - giou(by_corners(boxes[..., :2], boxes[..., 2:]), wanted)
+        return float(named + ((5 * apart.sum(-1) + 2 * over) * matched).sum() / matched.sum())
+
+    return head(nodes, values, ["classes", "boxes"]), loss, values
+
+
 HEADS = {
     "yolox": yolox,
     "yolov8": yolov8,
     "yolov8 maps": yolov8_maps,
     "ssd": lambda: ssd(decoded=False),
     "ssd decoded": lambda: ssd(decoded=True),
+    "efficientdet joined": lambda: retinanet("joined"),
+    "efficientdet maps first": lambda: retinanet("first"),
+    "efficientdet maps last": lambda: retinanet("last"),
+    "detr": lambda: detr(sigmoids=False),
+    "rtdetr": lambda: detr(sigmoids=True),
 }
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
+    if "detr" in name:
+        pytest.importorskip("scipy", reason="SciPy matches queries to boxes")
     model, reference, values = HEADS[name]()
-    _, graph, feeds = graph_of(model, {"yolov8": "yolov8,classes=3"}.get(name, name.split()[0]))
+    _, graph, feeds = graph_of(
+        model, {"yolov8": "yolov8,classes=3"}.get(name, name.split()[0]), WIDE if "efficientdet" in name else SIZE
+    )
     assert float(outputs_of(graph.proto, feeds)[graph.loss]) == pytest.approx(reference(values, feeds), rel=1e-5)
     gradients = gradients_of(graph, tuple(values), feeds)
     for parameter, gradient in gradients.items():
@@ -227,9 +315,18 @@ def test_a_head_without_a_loss_is_refused_by_one_line() -> None:
     queries = RecognizedHead(
         "queries", 1.0, lambda outputs, size: (np.zeros((1, 0, 4)), np.zeros((1, 0, 1), np.float32))
     )
-    decoder = HeadDecoder("detr", queries, Selection())
-    with pytest.raises(QdqError, match="detr has no loss on boxes; yolox, yolov8, ssd have one"):
+    decoder = HeadDecoder("nms", queries, Selection())
+    with pytest.raises(
+        QdqError, match="nms has no loss on boxes; yolox, yolov8, ssd, efficientdet, detr, rtdetr have one"
+    ):
         box_loss(decoder, SIZE)
+
+
+def test_matching_without_scipy_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    one = np.array([[0.0, 0, 1, 1]])
+    with pytest.raises(MissingPackageError, match=r"SciPy: is not installed; pip install 'qdqtool\[detr\]'"):
+        hungarian(one, np.ones((1, 1)), one, SIZE)
 
 
 def test_probabilities_without_their_sigmoid_are_refused() -> None:
@@ -279,3 +376,28 @@ def test_every_box_has_its_best_prior_and_three_negatives_count_for_each() -> No
     assert chosen.sum() == 3 * positive.sum()
     assert not (chosen & positive).any()
     assert background[chosen].max() <= background[~chosen & ~positive].min()
+
+
+def test_an_anchor_between_background_and_answer_does_not_count() -> None:
+    truth = np.array([[0.0, 0, 20, 20]])
+    right = np.array([[0.0, 0, 20, 20], [0, 0, 20, 9], [0, 0, 20, 8], [0, 0, 20, 7], [30, 30, 50, 50]])
+    found = matched_priors(right, truth, 0.5, 0.4)
+    assert found.box.tolist() == [0, IGNORED, IGNORED, -1, -1]
+    assert matched_priors(right[2:], truth, 0.5, 0.4).box.tolist() == [0, -1, -1]  # the best there is
+
+
+def test_queries_are_matched_at_the_smallest_sum_of_costs() -> None:
+    """Every assignment is tried; the costs are DETR's, term by term."""
+    pytest.importorskip("scipy", reason="SciPy matches queries to boxes")
+    rng = np.random.default_rng(8)
+    truth, labels = TRUTH[0, :, 1:].astype(float), TRUTH[0, :, 0].astype(int)
+    for _ in range(20):
+        middle, sides = rng.uniform(8, 56, (6, 2)), rng.uniform(6, 40, (6, 2))
+        boxes, scores = by_corners(middle, sides), rng.random((6, CLASSES))
+        found = hungarian(boxes, -scores[:, labels], truth, SIZE)
+        wanted = np.concatenate(((truth[:, :2] + truth[:, 2:]) / 2, truth[:, 2:] - truth[:, :2]), 1)
+        apart = np.abs(np.concatenate((middle, sides), 1)[:, None] - wanted).sum(-1) / 64
+        cost = 5 * apart - 2 * giou(boxes[:, None], truth[None]) - scores[:, labels]
+        best = min(itertools.permutations(range(6), 3), key=lambda rows: cost[list(rows), range(3)].sum())
+        assert [int(np.flatnonzero(found.box == one)[0]) for one in range(3)] == list(best)
+        assert (found.box >= 0).sum() == 3
