@@ -36,13 +36,19 @@ def with_steps(steps: int, grad_accum: int, batches: Batches, run: RunOptions, w
     return Length(steps, grad_accum, seldom)
 
 
+def asked_steps(batches: Batches, run: RunOptions, workers: int = 1) -> int | None:
+    """The updates that the user asks for, by number or epochs; None where data and time decide."""
+    if run.steps is not None or run.epochs is None:
+        return run.steps
+    return -(-run.epochs * batches.count // (batches.batch * (run.grad_accum or 1) * workers))
+
+
 def _steps(training: TrainingRun, batches: Batches, run: RunOptions, workers: int) -> tuple[int, int]:
     """Updates, and batches in one: what data are good for and time allows, where the user does not say."""
     asked = run.grad_accum or 1
-    if run.steps is not None:
-        return run.steps, asked
-    if run.epochs is not None:
-        return -(-run.epochs * batches.count // (batches.batch * asked * workers)), asked
+    steps = asked_steps(batches, run, workers)
+    if steps is not None:
+        return steps, asked
     most = _most_steps(batches, run, batches.batch * asked * workers)
     if run.seconds is None:
         return most, asked

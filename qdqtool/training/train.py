@@ -18,7 +18,7 @@ from qdqtool.training.log import reporting
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.options import RunOptions, TrainingOptions
 from qdqtool.training.reducers import Reducer
-from qdqtool.training.run_length import choose_length, with_steps
+from qdqtool.training.run_length import asked_steps, choose_length, with_steps
 from qdqtool.training.state import Saved, TrainingIdentity, keep_state, newest_state, open_state, write_state
 from qdqtool.training.step_gradients import StepGradients
 from qdqtool.training.training_run import TrainingRun
@@ -78,8 +78,11 @@ def _trained(
     there = newest_state(path) if path is not None and run.keep is not None else path
     saved = None if there is None or identity is None else open_state(there, identity, resume=run.resume)
     if saved:
-        length = with_steps(int(saved.facts["steps"]), int(saved.facts["accumulate"]), batches, run, workers)
-        before = int(saved.facts.get("workers", 1))
+        steps, before = int(saved.facts["steps"]), int(saved.facts.get("workers", 1))
+        asked = steps if before != workers else asked_steps(batches, run, workers) or steps
+        length = with_steps(asked, int(saved.facts["accumulate"]), batches, run, workers)
+        if asked != steps:
+            notes.append(f"the checkpoint is of {steps} steps: the run now ends at {asked}, as does its learning rate")
         if before != workers:
             count = length.grad_accum * workers
             notes.append(f"the checkpoint is of {counted(before, 'worker')}: an update now averages {count} batches")
@@ -94,7 +97,10 @@ def _trained(
     with reporting(run.log, done, length.steps, run.progress) as reporter:
         loop = Loop(training, options, length, reporter, keep, gradients)
         if saved:
-            loop.restore(saved.facts["progress"], saved.arrays)
+            facts = dict(saved.facts["progress"])
+            if length.steps > steps:
+                facts |= {"reason": "", "stale": 0}  # a run that had ended goes on
+            loop.restore(facts, saved.arrays)
         progress = loop.run()
     gradients.stop()
     best = {name: value for name, value in loop.best_values().items() if name in frozenset(training.exported)}

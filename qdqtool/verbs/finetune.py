@@ -426,7 +426,7 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     other = "" if teacher is None else sha256_of_model(teacher.proto)
     data = job.loader.fingerprint if job.loader.origin is not None else ""
     options, free = job.options, {"checkpoint", "checkpoint_every", "resume", "keep_checkpoint", "log", "progress"}
-    free |= {"workers", "reducer", "keep", *(["epochs"] if options.run.epochs is None else [])}
+    free |= {"workers", "reducer", "keep", "steps", "epochs"}
     run = {name: value for name, value in asdict(options.run).items() if name not in free}
     rest = {name: getattr(options, name) for name in ("ranges", "bn", "freeze", "augment", "equalize")}
     more: dict[str, object] = {

@@ -27,6 +27,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.losses.options import LossOptions, parse_label
 from qdqtool.training.options import UpdateOptions
+from qdqtool.training.schedules import Schedule
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.finetune import FinetuneOptions, finetune
 from qdqtool.verbs.validation_metric import TaskMetric, task_gain
@@ -256,6 +257,22 @@ def test_a_run_goes_on_from_the_newest_checkpoint_of_a_folder(folder: Path) -> N
     tune(folder, "resumed.onnx", resume=True, **often)
     for name in ("kept.onnx", "resumed.onnx"):
         assert (folder / name).read_bytes() == whole.model.read_bytes()
+
+
+def test_a_finished_run_is_lengthened(folder: Path) -> None:
+    """With a constant rate it ends with the bytes of a run that was as long from the beginning."""
+    slow = UpdateOptions(relative_lr=0.005, ema_decay=0.8)
+    level = {"evaluate_every": 5, "schedule": Schedule("constant", warmup=0.0), "update": slow}
+    whole = tune(folder, "long.onnx", steps=20, **level)
+    often = {"checkpoint": folder / "short.ck", "keep_checkpoint": True, **level}
+    short = tune(folder, "short.onnx", steps=10, **often)
+    assert short.model.read_bytes() != whole.model.read_bytes()
+    longer = tune(folder, "short.onnx", steps=20, resume=True, **often)
+    assert longer.model.read_bytes() == whole.model.read_bytes()
+    assert longer.planned == 20
+    assert "the checkpoint is of 10 steps: the run now ends at 20, as does its learning rate" in longer.notes
+    again = tune(folder, "short.onnx", steps=20, resume=True, **often)
+    assert again.model.read_bytes() == whole.model.read_bytes() and not any("now ends" in one for one in again.notes)
 
 
 def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
