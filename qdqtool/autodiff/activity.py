@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies between the parameters and the loss: where a gradient flows. Not what the gradient is."""
+"""Where a gradient flows: between the parameters and the loss, and past which operators never. Not what it is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from dataclasses import dataclass
 
 import onnx
 
-from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.graph.order import reads_of
+
+STEPS = frozenset({"Ceil", "Floor", "Round", "Sign"})
+"""Constant almost everywhere: the derivative is 0, and a back end may write that down."""
+
+STOPS = STEPS | {
+    *("And", "Not", "Or", "Xor"),
+    *("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Unique"),
+    *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"),
+    *("ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Range", "Shape", "Size"),
+    *("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"),
+    "OneHot",
+}
+"""Steps, comparisons, sizes, places and answers: nothing is trained through them, and nothing is said."""
 
 
 @dataclass(frozen=True)

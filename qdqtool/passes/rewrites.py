@@ -15,10 +15,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.common_scale import placed_factors
 from qdqtool.match.late_bias import placed_biases
-from qdqtool.match.stacked_concat import placed_stacks
 from qdqtool.passes.common_scale import place_common_scales, restore_scales
 from qdqtool.passes.late_bias import place_late_biases, restore_biases
-from qdqtool.passes.stacked_concat import restore_concats, stack_concats
+from qdqtool.passes.stacked_concat import placed_stacks, restore_concats, stack_concats
 from qdqtool.rulebook import RuleBook
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper
 
+from qdqtool.autodiff.activity import STOPS
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
 from qdqtool.graph.order import reads_of, remove_dead
 from qdqtool.graph.validate import label, subgraphs_of

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from qdqtool.autodiff import backends, installed
+from qdqtool.autodiff.activity import STEPS
 from qdqtool.autodiff.backend import Forward
 from qdqtool.autodiff.backends import Builtin, OrtTraining
-from qdqtool.autodiff.non_differentiable import STEPS
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.runtime.installed import installed_flavors
 from tests.autodiff.cases import CASES, GradientCase

@@ -11,8 +11,7 @@ import pytest
 from qdqtool import insert, peel
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.match.stacked_concat import placed_stacks, stackable_concats
-from qdqtool.passes.stacked_concat import restore_concats, stack_concats
+from qdqtool.passes.stacked_concat import placed_stacks, restore_concats, stack_concats, stackable_concats
 from qdqtool.rulebook import load_rules
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.peel import PeelOptions

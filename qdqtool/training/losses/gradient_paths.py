@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import onnx
 
+from qdqtool.autodiff.activity import STOPS
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.autodiff.pairs import PairFunction
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from qdqtool.autodiff.activity import STOPS
 from qdqtool.autodiff.backend import PAIR_DOMAIN
-from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.training.losses.options import nearest

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.autodiff.activity import STOPS
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import Builtin
-from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.autodiff.rules import convolution
 from qdqtool.autodiff.rules.fusion import SILU
 from qdqtool.autodiff.rules.pairs import PAIR

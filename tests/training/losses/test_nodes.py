@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from qdqtool.autodiff.activity import STOPS
 from qdqtool.autodiff.backend import GradientBackend
 from qdqtool.autodiff.backends import Builtin, OrtTraining
-from qdqtool.autodiff.non_differentiable import STOPS
 from qdqtool.errors import QdqError
 from qdqtool.training.losses.nodes import DIFFERENTIABLE, LossValue, Nodes
 from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of
