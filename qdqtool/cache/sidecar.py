@@ -177,9 +177,9 @@ def tensor_facts(
     return tensors
 
 
-def source_fact(cache_path: str | os.PathLike[str], header: str = "") -> dict[str, Any]:
+def source_fact(cache_path: str | os.PathLike[str]) -> dict[str, Any]:
     """An entry of `sources` for a cache that another was made from."""
-    return {"file": Path(cache_path).name, "sha256": file_sha256(cache_path, _NO_CACHE), "header": header}
+    return {"file": Path(cache_path).name, "sha256": file_sha256(cache_path, _NO_CACHE), "header": ""}
 
 
 def _document(path: Path) -> dict[str, Any] | None:

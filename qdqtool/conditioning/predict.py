@@ -81,9 +81,9 @@ def predicted_noise(
     return found
 
 
-def best_clip(table: ErrorTable, consumers: Sequence[Weight], factors: Float64, clip: float | None = None) -> float:
-    """The clipping value given, or the one at which all consumers together lose least; of no use without consumers."""
-    return _at_best_clip(table, consumers, factors, clip)[0]
+def best_clip(table: ErrorTable, consumers: Sequence[Weight], factors: Float64) -> float:
+    """The clipping value at which all consumers together lose least; of no use without consumers."""
+    return _at_best_clip(table, consumers, factors, None)[0]
 
 
 def _at_best_clip(

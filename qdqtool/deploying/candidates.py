@@ -38,7 +38,7 @@ class DeployCandidate:
         return self.form in ("fp16", "as-is")
 
 
-def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = True) -> list[DeployCandidate]:
+def candidates_for(target: DeployTarget, effort: Effort) -> list[DeployCandidate]:
     """The candidates of a target: those with INT8, FP16, and the model as it is, which a DLA does not run."""
     floats = [_fp16(target)]
     if target.kind != "dla":
@@ -50,7 +50,7 @@ def candidates_for(target: DeployTarget, effort: Effort, *, keep_float: bool = T
     elif target.form == "cache":
         found = _gpu_caches(effort)
     else:
-        found = _qdq(effort, keep_float=keep_float)
+        found = _qdq(effort)
         if target.has_caches and effort != "fast":
             found.append(_ptq("entropy", "the cache that TensorRT's own calibrator would give"))
     return [*found, *floats]
@@ -72,7 +72,7 @@ def _insert(**options: Scalar) -> RecipeStep:
     return candidate_step("insert", **options)
 
 
-def _qdq(effort: Effort, *, keep_float: bool) -> list[DeployCandidate]:
+def _qdq(effort: Effort) -> list[DeployCandidate]:
     """Q/DQ models for a GPU."""
     found = [
         DeployCandidate(
@@ -88,11 +88,8 @@ def _qdq(effort: Effort, *, keep_float: bool) -> list[DeployCandidate]:
     conditioned = _insert(method="mse", condition="auto")
     if effort != "fast":
         found.append(DeployCandidate("condition", "qdq", (conditioned,), "weights edited first"))
-        if keep_float:
-            kept = _insert(method="auto", max_output_loss=0.02)
-            found.append(
-                DeployCandidate("keep-float", "qdq", (kept,), "the cheapest operators in float that save most")
-            )
+        kept = _insert(method="auto", max_output_loss=0.02)
+        found.append(DeployCandidate("keep-float", "qdq", (kept,), "the cheapest operators in float that save most"))
     if effort == "best":
         tune = candidate_step("finetune", steps=FINETUNE_STEPS)
         found.append(DeployCandidate("finetune", "qdq", (_insert(method="auto"), tune), "weights trained for INT8"))

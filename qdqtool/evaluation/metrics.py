@@ -98,10 +98,10 @@ class ResampledFigure:
     drawn: Float64
 
 
-def resampled_figure(measured: MeasuredModel, resamples: int = RESAMPLES, seed: int = SEED) -> ResampledFigure:
+def resampled_figure(measured: MeasuredModel, resamples: int = RESAMPLES) -> ResampledFigure:
     """Draw images and classes anew, as `judge` does, for the first metric alone."""
-    drawn = bootstrap(lambda weights: measured.resampled(weights)[:, 0], measured.images, resamples, seed)
-    whole = with_drawn_classes(drawn, measured.images_of, seed)[:, 0]
+    drawn = bootstrap(lambda weights: measured.resampled(weights)[:, 0], measured.images, resamples, SEED)
+    whole = with_drawn_classes(drawn, measured.images_of, SEED)[:, 0]
     return ResampledFigure(measured.metrics[0], float(measured.values[0, 0]), whole)
 
 

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from qdqtool.forecasting.devices import Device
-from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.match.plan import Plan
 from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.operator_groups import operator_groups
@@ -57,15 +55,13 @@ class SearchPolicy:
     Attributes:
         goal: loss at the outputs from which on nothing more is kept.
         attempts: limits, tried in this order until one of them brings what it must.
-        device: operators are ranked by the loss for each microsecond that they cost here; None: for each multiply-add.
         budget: multiply-adds that all runs may cost, the first one not counted.
-        weighs_cost: whether operators are ranked by the loss for their cost; else by the loss.
+        weighs_cost: whether operators are ranked by the loss for each multiply-add; else by the loss.
         seeks_goal: whether the goal was asked for: it is said where it is missed, and shorter prefixes are run first.
     """
 
     goal: float
     attempts: tuple[FloatLimits, ...]
-    device: Device | None = None
     budget: MacBudget = _ANY
     weighs_cost: bool = True
     seeks_goal: bool = False
@@ -224,8 +220,4 @@ class _Search:
         return FloatStep(tuple(self.findings[node] for node in nodes_of(parts)), self.before, after, label)
 
     def _cost(self, one: OperatorLoss) -> float:
-        if not self.policy.weighs_cost:
-            return 1.0
-        if self.policy.device is None:
-            return max(one.share, 1e-6)
-        return one.work.extra_microseconds(LayerTimes(self.policy.device))
+        return max(one.share, 1e-6) if self.policy.weighs_cost else 1.0

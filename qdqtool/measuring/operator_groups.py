@@ -87,20 +87,10 @@ def blocks_of(view: GraphView, operators: Collection[str]) -> Blocks:
     blocks: dict[int, list[str]] = {}
     for key in ordered:
         blocks.setdefault(bisect_left(sums, view.level_of(key)), []).append(key)
-    single = _single_operators(view, operators)
+    names = {key: view.producers[key].name for key in ordered}
     if len(sums) < 2 or len(blocks) < 2:
-        return single
-    return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks", single.names)
-
-
-def operator_runs(view: GraphView, operators: Collection[str]) -> list[OperatorGroup]:
-    """The first and the last 2, 4, 8, ... operators: what is rounded near the input goes through the whole network."""
-    return [group for group in _single_operators(view, operators).runs() if len(group.nodes) > 1]
-
-
-def _single_operators(view: GraphView, operators: Collection[str]) -> Blocks:
-    ordered = in_order(view, operators)
-    return Blocks(tuple((key,) for key in ordered), "operators", {key: view.producers[key].name for key in ordered})
+        return Blocks(tuple((key,) for key in ordered), "operators", names)
+    return Blocks(tuple(tuple(blocks[index]) for index in sorted(blocks)), "residual blocks", names)
 
 
 def in_order(view: GraphView, operators: Iterable[str]) -> list[str]:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiply-adds and bytes of weighted operators, and by the cost model what one costs more in FP16 than in INT8.
-
-What comes out orders operators; it is no measurement.
-"""
+"""Multiply-adds of weighted operators, what they read and the sizes of what they make."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from qdqtool.data.loader import Batch
-from qdqtool.engine.layer_work import LayerWork, Product, product_of
-from qdqtool.forecasting.layer_time import LayerTimes
+from qdqtool.engine.layer_work import product_of
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_dims, weight_index
@@ -24,32 +20,14 @@ class OperatorWork:
     """What one weighted operator does for one batch.
 
     Attributes:
-        product: its sizes.
+        macs: multiply-adds.
         read: elements of its input.
-        written: elements of its output.
-        weights: elements of its weight.
         grid: sizes of its output without the batch and the channels: height and width of a convolution's.
     """
 
-    product: Product
+    macs: int
     read: int
-    written: int
-    weights: int
     grid: tuple[int, ...] = ()
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds."""
-        return self.product.macs
-
-    def extra_microseconds(self, times: LayerTimes) -> float:
-        """What FP16 costs more than INT8, and one cast of the input."""
-        made = (self.product,)
-        quick = LayerWork("", "product", (), "int8", made, {"read": self.read}, {"written": self.written}, self.weights)
-        slow = LayerWork(
-            "", "product", (), "half", made, {"read": 2 * self.read}, {"written": 2 * self.written}, 2 * self.weights
-        )
-        return times.of(slow) - times.of(quick) + times.launch
 
 
 def work_of(model: ObservableModel, sample: Batch, operators: Collection[str]) -> dict[str, OperatorWork]:
@@ -77,5 +55,4 @@ def _work(view: GraphView, node: Node, shapes: dict[str, tuple[int, ...]]) -> Op
     data, output = shapes.get(_input(view, node), (0,)), shapes.get(node.outputs[0], ())
     first, second = (dims, data) if index == 0 else (data, dims)
     grid = output[2:] if node.op in ("Conv", "ConvTranspose") else output[1:-1]
-    product = product_of(view, node, first, second, output)
-    return OperatorWork(product, math.prod(data), math.prod(output), math.prod(dims), grid)
+    return OperatorWork(product_of(view, node, first, second, output).macs, math.prod(data), grid)

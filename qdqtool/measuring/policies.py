@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qdqtool.display import counted
-from qdqtool.forecasting.devices import Device
 from qdqtool.measuring.budget import MacBudget
 from qdqtool.measuring.float_search import (
     FloatLimits,
@@ -113,7 +112,7 @@ def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:
     return search(SensitivityRunner(quantized), policy)
 
 
-def keep_where_concentrated(quantized: Quantized, device: Device | None = None) -> SearchResult:
+def keep_where_concentrated(quantized: Quantized) -> SearchResult:
     """A few operators that each cause much of the loss, within `AUTO_MACS`.
 
     Where there are none and the loss is large, as many of the shortlist as take half of it away. In a format of floats,
@@ -129,11 +128,11 @@ def keep_where_concentrated(quantized: Quantized, device: Device | None = None) 
     budget = MacBudget.beside_walk(runner.macs, quantized.source.counted, AUTO_WALKS)
     if runner.is_relative and not small and runner.base_loss() >= LARGE_LOSS:
         limits = FloatLimits(AUTO_GROUP_MACS, AUTO_GROUP_GAIN)
-        return search(runner, SearchPolicy(AUTO_RELATIVE_GOAL, (limits,), device, budget))
-    return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, device, budget))
+        return search(runner, SearchPolicy(AUTO_RELATIVE_GOAL, (limits,), budget))
+    return search(runner, SearchPolicy(AUTO_FLOOR, () if small else attempts, budget))
 
 
-def keep_within_loss(quantized: Quantized, most: float, device: Device | None = None) -> SearchResult:
+def keep_within_loss(quantized: Quantized, most: float) -> SearchResult:
     """The cheapest operators, by the loss that each causes alone, that bring the loss at the outputs to `most`.
 
     Those within `ASKED_MACS` first, then any; where no operators but all do, as few within it as come as near.
@@ -141,4 +140,4 @@ def keep_within_loss(quantized: Quantized, most: float, device: Device | None = 
     runner = SensitivityRunner(quantized)
     needed = 1 - most / max(runner.base_loss(), most) if most else 1.0
     attempts = FloatLimits(ASKED_MACS, gain=needed), FloatLimits(gain=needed), FloatLimits(ASKED_MACS)
-    return search(runner, SearchPolicy(most, attempts, device, seeks_goal=True))
+    return search(runner, SearchPolicy(most, attempts, seeks_goal=True))

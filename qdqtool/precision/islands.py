@@ -31,15 +31,13 @@ class Island:
     able: bool
 
 
-def float32_islands(
-    view: GraphView, report: TypeReport, rules: TypeRules | None = None, base: GraphView | None = None
-) -> list[Island]:
+def float32_islands(view: GraphView, report: TypeReport, base: GraphView | None = None) -> list[Island]:
     """The operators of the main graph that read and give FP32, by what hangs together, in the order of the file.
 
     Casts, pairs, products of integers and what their layers compute between INT8 and Casts, arithmetic on sizes and
     constants are none of them; an operator that only moves values is, since what it moves is twice as wide.
     """
-    rules = rules or load_type_rules()
+    rules = load_type_rules()
     nodes = [node for node in view.every if _computes(view, node, report.types, rules)]
     sizes = operator_set("sizes")
     out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)

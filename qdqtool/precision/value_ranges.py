@@ -20,7 +20,6 @@ from qdqtool.graph.view import DEQUANTIZE, GraphView
 from qdqtool.scales import ScaleTable
 
 Source = Literal["data", "table", "assumed"]
-SMALLEST_NORMAL = 2.0**-14  # of FP16; below it bits are lost
 _REAL = "fiu"
 _LEVELS = 255  # of 8 bits; signed ones have half
 
@@ -35,8 +34,6 @@ class ValueRange:
         mean: mean magnitude; None where it is not known.
         smallest: a lower bound of the magnitudes that are not 0: 0.0 where they lie too close to 0 to tell, None where
             nothing is known.
-        subnormal: share of the values that FP16 holds with fewer bits, or as 0, among those that are not 0: below
-            2**-14; None where it is not known.
         clipped: whether the bounds are clipping values, beyond which values may have been seen.
         infinite: whether infinities were seen beside the finite values.
         elements: how many values the tensor has for one sample, on average; None where it is not known.
@@ -46,7 +43,6 @@ class ValueRange:
     high: float
     mean: float | None = None
     smallest: float | None = None
-    subnormal: float | None = None
     clipped: bool = False
     infinite: bool = False
     elements: int | None = None
@@ -92,24 +88,11 @@ def range_of_histogram(histogram: Histogram, samples: int = 0) -> ValueRange:
     counts, width = histogram.folded()
     values = int(counts.sum())
     if not values:
-        return ValueRange(histogram.low, histogram.high, 0.0, math.inf, 0.0, elements=elements)
+        return ValueRange(histogram.low, histogram.high, 0.0, math.inf, elements=elements)
     mean = float(np.dot(counts, np.arange(counts.size) + 0.5)) * width / (values + histogram.zeros)
-    border = SMALLEST_NORMAL / width
-    whole = min(int(border), counts.size)
-    below = float(counts[:whole].sum())
-    if whole < counts.size:
-        below += float(counts[whole]) * (border - whole)
     smallest = int(np.flatnonzero(counts)[0]) * width
     mean = min(mean, float(histogram.amax))
-    return ValueRange(
-        histogram.low,
-        histogram.high,
-        mean,
-        smallest,
-        below / values,
-        infinite=histogram.has_inf,
-        elements=elements,
-    )
+    return ValueRange(histogram.low, histogram.high, mean, smallest, infinite=histogram.has_inf, elements=elements)
 
 
 def range_of_constant(view: GraphView, name: str) -> ValueRange | None:

@@ -129,14 +129,12 @@ def _merged(words: Sequence[str]) -> str:
     return "".join([*out, f"h{run}" if run else ""])
 
 
-def ranges_svg(values: npt.NDArray[np.float32], most: int = BINS) -> str:
-    """Bars of the channels' largest magnitudes, in the order of the channels, on a logarithmic scale.
+def ranges_svg(values: npt.NDArray[np.float32]) -> str:
+    """Bars of the channels' largest magnitudes (float32[channels], not negative), in their order, logarithmic.
 
-    Args:
-        values: float32[channels], not negative.
-        most: bars that are drawn; more channels share bars, the largest of each is shown.
+    Of more than `BINS` channels some share a bar, which shows the largest of them.
     """
-    cut = [part.max() for part in np.array_split(values, min(most, len(values)))]
+    cut = [part.max() for part in np.array_split(values, min(BINS, len(values)))]
     top = max(float(values.max()), 1e-30)
     floor = math.log10(top) - 4
     step = HIST_WIDTH / len(cut)

@@ -226,7 +226,7 @@ class OrtActivations:
         return session
 
 
-def runtime_types(model: Model, names: Iterable[str], where: object = "model") -> tuple[dict[str, str], dict[str, str]]:
+def runtime_types(model: Model, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The types that onnxruntime infers for tensors that nodes make; no data is needed.
 
     Raises:
@@ -241,7 +241,7 @@ def runtime_types(model: Model, names: Iterable[str], where: object = "model") -
     if made:
         parts = strip_weights(model, [node.proto for node in part.nodes])
         options = session_options(runtime, "ORT_DISABLE_ALL")
-        session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), where)
+        session = start_session(runtime, (*parts, made), options, provider_names(runtime, "cpu"), "model")
         kinds = {output.name: output.type for output in session.get_outputs()}
     return kinds, {name: part.behind[name] for name in asked if name in part.behind}
 

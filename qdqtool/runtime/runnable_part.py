@@ -56,9 +56,9 @@ def runnable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUEx
     return _divided(view, behind)
 
 
-def computable_part(model: Model, runtime: Any, providers: Sequence[str] = ("CPUExecutionProvider",)) -> Runnable:
+def computable_part(model: Model, runtime: Any) -> Runnable:
     """What `runnable_part` gives, also where a weighted operator lies after one that is lacking."""
-    return _divided(model.view, _descendants(model.view, _lacking_nodes(model, runtime, providers)))
+    return _divided(model.view, _descendants(model.view, _lacking_nodes(model, runtime, ("CPUExecutionProvider",))))
 
 
 def _lacking_nodes(model: Model, runtime: Any, providers: Sequence[str]) -> dict[int, str]:

@@ -21,7 +21,7 @@ def try_library() -> dict[str, object]:
     return {"cpu_seconds": try_build(require_library()).cpu_seconds}
 
 
-def try_build(library: RtxLibrary, seconds: float = 60.0) -> BuiltEngine:
+def try_build(library: RtxLibrary) -> BuiltEngine:
     """Build an engine of one matrix product between two pairs.
 
     Raises:
@@ -44,5 +44,5 @@ def try_build(library: RtxLibrary, seconds: float = 60.0) -> BuiltEngine:
     graph = onnx.helper.make_graph(nodes, "trial", ends[:1], ends[1:], weights)
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)])
     with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
-        options = RtxBuildOptions(engine_path=Path(folder) / "trial.engine", seconds=seconds)
+        options = RtxBuildOptions(engine_path=Path(folder) / "trial.engine", seconds=60.0)
         return build_opened(Model(model), options, library)

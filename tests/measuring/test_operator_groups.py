@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from qdqtool.graph.heads import find_heads
 from qdqtool.graph.view import GraphView
-from qdqtool.measuring.operator_groups import blocks_of, operator_groups, operator_runs
+from qdqtool.measuring.operator_groups import blocks_of, operator_groups
 from qdqtool.rulebook import load_rules
 from tests.collapsing_nets import headed_net, residual_net
 from tests.graphs import model_of, shuffled
@@ -47,14 +47,6 @@ def test_blocks_end_at_residual_sums() -> None:
     assert blocks.last(2).nodes == ("a3", "c3", "y")
     assert blocks.last(2).label == "the last 2 of 4 residual blocks (from a3 on)"
     assert blocks.first(1).label == "the first of 4 residual blocks (up to c1)"
-
-
-def test_runs_of_operators_begin_at_either_end_whatever_the_blocks() -> None:
-    operators = ["s0", "t1", "a1", "c1", "a2", "c2", "a3", "c3", "y"]
-    runs = operator_runs(GraphView(residual_net(3).graph), operators)
-    assert [len(run.nodes) for run in runs] == [2, 2, 4, 4, 8, 8]
-    assert runs[1].nodes == ("s0", "t1") and runs[1].label == "the first 2 of 9 operators (up to t1)"
-    assert runs[0].nodes == ("c3", "y") and runs[0].label == "the last 2 of 9 operators (from c3 on)"
 
 
 def test_without_residual_sums_each_operator_is_a_block() -> None:

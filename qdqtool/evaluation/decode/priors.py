@@ -44,16 +44,14 @@ def make_priors(levels: Sequence[Level], size: Size) -> Float64:
     return np.clip(np.concatenate(found), 0, 1)
 
 
-def decode_offsets(
-    offsets: npt.NDArray[np.float32], priors: Float64, variances: tuple[float, float] = VARIANCES
-) -> Float64:
+def decode_offsets(offsets: npt.NDArray[np.float32], priors: Float64) -> Float64:
     """Offsets (..., N, 4) and priors to corners in fractions of the input (Liu et al. 2016, SSD).
 
     center = prior + offset * variance * side; side = prior side * exp(offset * variance).
     """
-    centers = priors[:, :2] + offsets[..., :2] * variances[0] * priors[:, 2:]
+    centers = priors[:, :2] + offsets[..., :2] * VARIANCES[0] * priors[:, 2:]
     with np.errstate(over="ignore"):
-        return corners(centers, np.exp(offsets[..., 2:].astype(np.float64) * variances[1]) * priors[:, 2:])
+        return corners(centers, np.exp(offsets[..., 2:].astype(np.float64) * VARIANCES[1]) * priors[:, 2:])
 
 
 def squares(*sides: float) -> tuple[tuple[float, float], ...]:
