@@ -38,6 +38,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_command_trains_a_detector_and_resumes_to_the_same_bytes(
     scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
