@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
+_HELD = 48 << 20  # bytes of pixels
 _CROP = 0.875  # the center that a classifier sees: 224 of 256
 MAX_PIXELS = 89_478_485  # of one image, as Pillow's own limit: a quarter of a gigabyte as RGB
 MAX_SIDE = 65_535  # pixels, the most that a JPEG can have
@@ -45,22 +46,25 @@ class ImageReader:
     spec: Preprocess
     channels: int
 
-    def read(self, path: Path) -> Float32:
-        """The array of one image file: float32, (1, C, H, W) or (1, H, W, C).
-
-        Raises:
-            QdqError: see `decode_image` and `array`.
-        """
-        return self.array(decode_image(path, self.channels), path)
-
     def array(self, image: Image, where: object = "image") -> Float32:
         """The array of a decoded image: float32, (1, C, H, W) or (1, H, W, C).
 
         Raises:
             QdqError: it is so long and narrow that filling the input's size would take more than `MAX_PIXELS`.
         """
+        return self.normalized(self.pixels(image, where))
+
+    def pixels(self, image: Image, where: object = "image") -> npt.NDArray[np.uint8]:
+        """The pixels of a decoded image in the input's size: (H, W, C).
+
+        Raises:
+            QdqError: see `array`.
+        """
         pixels = np.asarray(self._resized(image, where), np.uint8)
-        pixels = pixels.reshape(*pixels.shape[:2], self.channels)
+        return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def normalized(self, pixels: npt.NDArray[np.uint8]) -> Float32:
+        """The array of pixels in the input's size."""
         if self.spec.color == "bgr":
             pixels = pixels[..., ::-1]
         values: npt.NDArray[Any] = pixels.astype(np.float32) * np.float32(self.spec.scale)
@@ -94,6 +98,27 @@ class ImageReader:
         canvas: Image = pillow.new(image.mode, (width, height), grey)
         canvas.paste(inner, (0, 0) if corner else ((width - inner.width) // 2, (height - inner.height) // 2))
         return canvas
+
+
+class ImageFileReader:
+    """Arrays of image files. Pixels stay in memory, up to `_HELD` bytes, as data are walked several times."""
+
+    def __init__(self, reader: ImageReader) -> None:
+        """Read by a preprocessing."""
+        self._reader, self._held, self._left = reader, dict[Path, npt.NDArray[np.uint8]](), _HELD
+
+    def read(self, path: Path) -> Float32:
+        """The array of one image file: float32, (1, C, H, W) or (1, H, W, C).
+
+        Raises:
+            QdqError: see `decode_image` and `ImageReader.array`.
+        """
+        pixels = self._held.get(path)
+        if pixels is None:
+            pixels = self._reader.pixels(decode_image(path, self._reader.channels), path)
+            if pixels.nbytes <= self._left:
+                self._held[path], self._left = pixels, self._left - pixels.nbytes
+        return self._reader.normalized(pixels)
 
 
 def covering_size(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:

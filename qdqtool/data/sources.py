@@ -19,7 +19,7 @@ import numpy as np
 
 from qdqtool.data.arrays import HeldArray, SampleArray
 from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
-from qdqtool.data.images import SUFFIXES, ImageReader, has_color
+from qdqtool.data.images import SUFFIXES, ImageFileReader, ImageReader, has_color
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, Item, check_dtype, check_names, checked
 from qdqtool.data.options import DataPart
@@ -31,6 +31,8 @@ from qdqtool.errors import QdqError
 from qdqtool.file_digest import file_sha256
 
 Part = tuple[int, Callable[[], Item]]
+
+_ARRAYS, _HELD = ("npz", "npy"), 48 << 20  # kinds of data whose walks give the same, and bytes of them
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _in_part(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> S
     """The samples of a part: image files by their bytes, anything else by its arrays."""
     if source.remake is not None:
         return source.remake([file for file in source.every if part.holds(file_sha256(file))])
-    items = partial(_part_items, source, inputs, part)
+    items = partial(_part_items, source, inputs, part, [])
     return replace(source, items=items, samples=None, notes=(), parts=None)
 
 
@@ -110,9 +112,21 @@ def digests_of(source: SampleSource, inputs: Sequence[Input]) -> list[str]:
     return [sample_digest(one) for item in items for one in (samples_in(item) if rows else [item])]
 
 
-def _part_items(source: SampleSource, inputs: Sequence[Input], part: DataPart) -> Iterator[Item]:
-    checked_items = (checked(source.where, item, inputs) for item in source.items())
-    return items_in_part(checked_items, inputs, part)
+def _part_items(
+    source: SampleSource, inputs: Sequence[Input], part: DataPart, held: list[Sequence[Item]]
+) -> Iterator[Item]:
+    """The samples of a part. Those of a file of arrays stay in `held`, where they are few, for the next walk."""
+    if held:
+        yield from map(dict, held[0])
+        return
+    kept, left = list[Item](), _HELD if source.kind in _ARRAYS else 0
+    for item in items_in_part((checked(source.where, one, inputs) for one in source.items()), inputs, part):
+        left -= sum(array.nbytes for array in item.values())
+        if left >= 0:
+            kept.append(item)
+        yield dict(item)
+    if left >= 0 and kept:
+        held.append(kept)
 
 
 def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int) -> SampleSource:
@@ -248,9 +262,10 @@ def _from_images(path: Path, images: ImageFiles, one: Input, reader: ImageReader
     group = one.first or 1
     count = len(images.files) // group * group
     used = images.files[:count]
+    held = ImageFileReader(reader)
 
     def read(files: Sequence[Path]) -> Item:
-        arrays = [as_fed(file, reader.read(file), one) for file in files]
+        arrays = [as_fed(file, held.read(file), one) for file in files]
         return {one.name: arrays[0] if group == 1 else np.concatenate(arrays)}
 
     parts = tuple((group, partial(read, used[start : start + group])) for start in range(0, count, group))

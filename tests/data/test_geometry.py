@@ -12,7 +12,7 @@ pytest.importorskip("PIL")
 from PIL import Image
 
 from qdqtool.data.geometry import geometry_of, read_image
-from qdqtool.data.images import ImageReader, fit_reader
+from qdqtool.data.images import ImageFileReader, ImageReader, fit_reader
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.evaluation.decode.head import in_image
 
@@ -73,7 +73,9 @@ def test_the_orientation_of_a_photograph_counts(tmp_path: Path) -> None:
     image.save(tmp_path / "turned.jpg", exif=exif)
     array, geometry, upright = read_image(reader("resize=letterbox,pad=0"), tmp_path / "turned.jpg")
     assert (geometry.width, geometry.height) == upright.size == (40, 80)
-    np.testing.assert_array_equal(array, reader("resize=letterbox,pad=0").read(tmp_path / "turned.jpg"))
+    np.testing.assert_array_equal(
+        array, ImageFileReader(reader("resize=letterbox,pad=0")).read(tmp_path / "turned.jpg")
+    )
 
 
 def test_boxes_are_cut_off_at_the_borders_of_the_image() -> None:

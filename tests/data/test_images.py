@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.data.images import decode_image, fit_reader
+from qdqtool.data import images
+from qdqtool.data.images import ImageFileReader, decode_image, fit_reader
 from qdqtool.data.loader import DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.preprocess import parse_preprocess
@@ -35,7 +36,7 @@ def noise(height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:
 
 
 def read(path: Path, text: str, shape: Shape) -> npt.NDArray[np.float32]:
-    return fit_reader(parse_preprocess(text), "x", shape).read(path)
+    return ImageFileReader(fit_reader(parse_preprocess(text), "x", shape)).read(path)
 
 
 def test_pixels_come_scaled_and_channel_first(tmp_path: Path) -> None:
@@ -240,3 +241,17 @@ def test_odd_tags_of_a_picture_are_no_warning_of_python_s(tmp_path: Path, monkey
 def test_a_size_that_no_memory_holds_is_refused(text: str, shape: Shape) -> None:
     with pytest.raises(QdqError, match=r"^x: .* pixels, above"):
         fit_reader(parse_preprocess(text), "x", shape)
+
+
+@pytest.mark.parametrize(("most", "decoded"), [(1 << 20, 3), (2 * 8 * 8 * 3, 2 + 2)])
+def test_few_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, decoded: int) -> None:
+    for name in "abc":
+        save(tmp_path / f"{name}.png", np.random.default_rng(ord(name)).integers(0, 256, (9, 9, 3), np.uint8))
+    monkeypatch.setattr(images, "_HELD", most)
+    read, decode = list[Path](), images.decode_image
+    monkeypatch.setattr(images, "decode_image", lambda path, channels: read.append(path) or decode(path, channels))
+    loader = open_loader(
+        tmp_path, [Input("x", (None, 3, 8, 8), np.dtype("float32"))], DataOptions(preprocess="scale=1")
+    )
+    walks = [np.concatenate([batch["x"] for batch in loader]) for _ in range(2)]
+    assert len(read) == decoded and walks[0].tobytes() == walks[1].tobytes()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdqtool.data import sources
 from qdqtool.data.loader import DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.options import DataPart, parse_part
@@ -134,3 +135,26 @@ def test_text_of_a_part_is_read_back(text: str) -> None:
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(QdqError, match="--part"):
         parse_part(text)
+
+
+@pytest.mark.parametrize(("most", "walks"), [(1 << 20, 1), (100, 3)])
+def test_a_file_is_searched_once_for_a_few_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, walks: int
+) -> None:
+    np.save(tmp_path / "x.npy", rows(40))
+    monkeypatch.setattr(sources, "_HELD", most)
+    searched, search = list[DataPart](), sources.items_in_part
+    monkeypatch.setattr(sources, "items_in_part", lambda *given: searched.append(given[2]) or search(*given))
+    loader = open_loader(tmp_path / "x.npy", FREE, DataOptions(part=HALVES[0]))
+    found = [np.concatenate([batch["x"] for batch in loader]) for _ in range(3)]
+    assert len(searched) == walks and found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+def test_a_script_is_walked_anew_each_time(tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(
+        "import numpy as np\nrng = np.random.default_rng(0)\n"
+        "def load_data():\n    for _ in range(20):\n        yield {'x': rng.normal(size=(1, 4)).astype(np.float32)}\n"
+    )
+    loader = open_loader(tmp_path / "drawn.py", FREE, DataOptions(part=HALVES[0]))
+    first, second = ([batch["x"].tobytes() for batch in loader] for _ in range(2))
+    assert not set(first) & set(second)

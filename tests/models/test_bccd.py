@@ -151,7 +151,7 @@ def test_a_decoder_finds_the_boxes_in_what_the_cells_should_say(cells: ModuleTyp
 
 
 def test_a_photograph_is_laid_into_the_input_as_the_preprocessing_does(cells: ModuleType, root: Path) -> None:
-    from qdqtool.data.images import fit_reader
+    from qdqtool.data.images import ImageFileReader, fit_reader
     from qdqtool.data.preprocess import parse_preprocess
 
     photo = cells.load(root, "train")[0]
@@ -159,7 +159,7 @@ def test_a_photograph_is_laid_into_the_input_as_the_preprocessing_does(cells: Mo
     assert photo.labels.tolist() == [1]
     pixels, boxes, _ = cells.whole(photo)
     assert boxes.tolist() == [[20, 30, 80, 100]]
-    reader = fit_reader(parse_preprocess(PREPROCESS), "images", ["batch", 3, 160, 224])
+    reader = ImageFileReader(fit_reader(parse_preprocess(PREPROCESS), "images", ["batch", 3, 160, 224]))
     read = reader.read(cells.files_of(root, "train")[0])[0]
     assert pixels.shape == read.shape
     assert np.abs(pixels - read).mean() < 1
