@@ -211,7 +211,12 @@ def best_of(
     if given is not None and not labeled:
         fit = [one for one in found if one is given or _is_surely_better_without_labels(one, given)]
     least = min(fit, key=lambda one: _lost(one, reference))
-    alike = [one for one in fit if not loss_between(least.figure, one.figure).interval.low > 0]
+    alike = [
+        one
+        for one in fit
+        if _lost(one, reference) <= _lost(least, reference)
+        or not loss_between(least.figure, one.figure).interval.low > 0
+    ]
     within = [one for one in alike if _lost(one, reference) <= most] or alike
     if any(one.beside is None for one in within):
         return min(within, key=lambda one: _lost(one, reference))

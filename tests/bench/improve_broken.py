@@ -337,7 +337,9 @@ def images_of(case: Broken, corpus: Path, work: Path) -> Images:
     source = corpus / "datasets" / subject.data[1]
     if source.suffix == ".npz":
         whole = np.load(source)
-        for name, part in (("used", slice(0, case.used)), ("others", slice(case.used, None))):
+        rows = np.arange(len(whole["x"]))  # in the order of classes
+        picked = np.isin(rows, np.arange(case.used) * len(rows) // case.used)
+        for name, part in (("used", picked), ("others", ~picked)):
             np.savez(work / f"{name}.npz", x=whole["x"][part], y=whole["y"][part])
         return Images(work / "used.npz", work / "others.npz", None, subject.preprocess, None)
     files = sorted(source.iterdir())

@@ -132,6 +132,8 @@ def test_of_losses_that_samples_do_not_tell_apart_the_nearest_to_fp32_is_best() 
 
 def test_the_earlier_of_two_that_are_alike_stays() -> None:
     assert chosen([measured("one", 0.0), measured("other", -0.02)]) == "one", "better than FP32 is chance"
+    surely_better = [measured("clipped", -0.1, 0.38), measured("near", 0.0, 0.005)]
+    assert chosen(surely_better) == "near", "samples that are unlike others made the clipped one right more often"
     assert chosen([measured("one", 0.0, 0.011), measured("other", 0.0, 0.010)]) == "one", (
         "as near, for all that matters"
     )
