@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.training.options import UpdateOptions
+from qdqtool.training.options import UpdateOptions, optimizer_of
 
 Float32 = npt.NDArray[np.float32]
 
@@ -124,6 +124,5 @@ def clip_to_norm(gradient: Float32, largest: float) -> float:
 
 def make_optimizer(options: UpdateOptions, size: int) -> Optimizer:
     """The optimizer that was asked for, for a vector of so many elements."""
-    if options.optimizer == "sgd":
-        return Sgd(size, options.momentum, options.nesterov)
-    return AdamW(size, options.betas, options.epsilon)
+    name, settings = optimizer_of(options.optimizer)
+    return Sgd(size, **settings) if name == "sgd" else AdamW(size, **settings)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from qdqtool.errors import QdqError
 from qdqtool.options import option
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 
 Ranges = Literal["fixed", "learn", "ema"]
 BatchNorms = Literal["keep", "fold"]
-OptimizerName = Literal["adamw", "sgd"]
 ReducerName = Literal["auto", "mpi", "torch"]
 Precision = Literal["fp32", "fp16", "bf16"]
-OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
+    "adamw": {"betas": (0.9, 0.999), "epsilon": 1e-8},
+    "sgd": {"momentum": 0.9, "nesterov": False},
+}
+"""Each optimizer and its settings, with their defaults."""
 
 RELATIVE_LR = 0.002
 FLOAT_RELATIVE_LR = 0.1  # of a model without Q/DQ, which makes up for more than a rounding; 0.3 won no more
@@ -43,12 +47,35 @@ _MOST_WORKERS = 4096
 _HOW, _MEASURING, _KEEPING = "how", "measuring", "long runs"  # titles of groups of options
 
 
-def _betas(text: str) -> tuple[float, float]:
-    first, _, second = text.partition(":")
-    try:
-        return float(first), float(second)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 0.9:0.999") from None
+def optimizer_of(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of ``adamw,betas=0.9:0.999,epsilon=1e-8`` or ``sgd,momentum=0.9,nesterov``, defaults filled in.
+
+    Raises:
+        QdqError: no such optimizer or setting, or a number that means nothing.
+    """
+    name, *words = text.split(",")
+    if name not in OPTIMIZERS:
+        raise QdqError("--optimizer", f"{name!r} is not one", f"choose one of {', '.join(OPTIMIZERS)}")
+    settings = dict(OPTIMIZERS[name])
+    for word in words:
+        key, equals, value = word.partition("=")
+        where = f"--optimizer {name},{key}"
+        if key not in settings:
+            raise QdqError("--optimizer", f"{key!r} is no setting of {name}", f"{name} has {', '.join(settings)}")
+        if (key == "nesterov") == bool(equals):
+            raise QdqError(where, "takes no value" if equals else "lacks its value", "see docs/finetune.md")
+        try:
+            numbers = tuple(map(float, value.split(":"))) if equals else ()
+        except ValueError:
+            numbers = ()
+        if len(numbers) != {"betas": 2, "nesterov": 0}.get(key, 1):
+            count = "two numbers such as 0.9:0.999" if key == "betas" else "a number"
+            raise QdqError(where, f"{value!r} is not {count}", "leave it out for the default")
+        for number in numbers:
+            wanted = "more than 0" if key == "epsilon" else "from 0 to below 1"
+            _check_number(where, number, wanted, number > 0 if key == "epsilon" else 0 <= number < 1)
+        settings[key] = numbers if key == "betas" else numbers[0] if numbers else True
+    return name, settings
 
 
 def _loss_scale(text: str) -> float | Literal["dynamic"]:
@@ -69,6 +96,7 @@ class UpdateOptions:
     """How a gradient becomes an update.
 
     Attributes:
+        optimizer: see `optimizer_of`.
         lr: the rate, of every parameter; None for `relative_lr`.
         relative_lr: the learning rate in INT8 steps of each weight, see `parameters.steps_of_weight`, where it
             is searched `parameters.channel_steps`; for adamw.
@@ -85,7 +113,13 @@ class UpdateOptions:
             weights. None for 5 times and half the rate, three times at most.
     """
 
-    optimizer: OptimizerName = option("adamw", "--optimizer", "adamw (default) or sgd", choices=OPTIMIZERS, group=_HOW)
+    optimizer: str = option(
+        "adamw",
+        "--optimizer",
+        "adamw[,betas=A:B][,epsilon=E] (default) or sgd[,momentum=M][,nesterov]",
+        metavar="O",
+        group=_HOW,
+    )
     lr: float | None = option(
         None,
         "--lr",
@@ -107,14 +141,6 @@ class UpdateOptions:
     scale_lr: float = option(
         SCALE_LR, "--scale-lr", "learning rate of the logarithms of learned scales", metavar="R", read=float, group=_HOW
     )
-    betas: tuple[float, float] = option(
-        (0.9, 0.999), "--betas", "betas of adamw (default 0.9:0.999)", metavar="A:B", read=_betas, group=_HOW
-    )
-    epsilon: float = option(1e-8, "--epsilon", "epsilon of adamw (default 1e-8)", metavar="E", read=float, group=_HOW)
-    momentum: float = option(
-        0.9, "--momentum", "momentum of sgd (default %(default)s)", metavar="M", read=float, group=_HOW
-    )
-    nesterov: bool = option(False, "--nesterov", "of sgd", group=_HOW)
     weight_decay: float = option(
         0.0, "--weight-decay", "weight decay, on weights, not biases (default 0)", metavar="D", read=float, group=_HOW
     )
@@ -175,20 +201,19 @@ class UpdateOptions:
         Raises:
             QdqError: one of them, named.
         """
-        if self.optimizer not in OPTIMIZERS:
-            raise QdqError("--optimizer", f"{self.optimizer!r} is not one", f"choose one of {', '.join(OPTIMIZERS)}")
+        name, _ = optimizer_of(self.optimizer)
         if self.lr is not None and self.relative_lr is not None:
             raise QdqError(
                 "--lr", "cannot be combined with --relative-lr: both set the learning rate", "give one of them"
             )
-        if self.optimizer == "sgd" and self.lr is None:
+        if name == "sgd" and self.lr is None:
             raise QdqError("--optimizer sgd", "has no default learning rate", "give --lr")
         if self.loss_scale is not None:
             if self.precision == "fp32":
                 raise QdqError("--loss-scale", "is for half precision", "give --precision fp16, or leave it out")
             if self.loss_scale != "dynamic":
                 _check_number("--loss-scale", self.loss_scale, "more than 0", self.loss_scale > 0)
-        for name, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr), ("--epsilon", self.epsilon)):
+        for name, value in (("--lr", self.rate), ("--scale-lr", self.scale_lr)):
             _check_number(name, value, "more than 0", value > 0)
         for name, value in (
             ("--weight-decay", self.weight_decay),
@@ -197,9 +222,7 @@ class UpdateOptions:
             ("--grad-clip", self.grad_clip),
         ):
             _check_number(name, value, "0 or more", value >= 0)
-        parts = (*(("--betas", beta) for beta in self.betas), ("--momentum", self.momentum))
-        for name, value in (*parts, ("--ema-decay", self.ema_decay)):
-            _check_number(name, value, "from 0 to below 1", 0 <= value < 1)
+        _check_number("--ema-decay", self.ema_decay, "from 0 to below 1", 0 <= self.ema_decay < 1)
 
 
 def _check_number(name: str, value: float, wanted: str, fine: bool) -> None:

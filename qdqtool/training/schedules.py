@@ -15,6 +15,7 @@ from qdqtool.options import option
 Shape = Literal["cosine", "soft-start", "linear", "constant"]
 HOW_LONG = "how long"  # title of a group of options
 SHAPES: tuple[Shape, ...] = get_args(Shape)
+_SOFT_START = "soft-start"
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,17 @@ class Schedule:
 
     Attributes:
         shape: one of `SHAPES`, or ``step=30:60:80[,factor=0.1]``: times the factor at each of these percents of
-            the run. soft-start is TAO's soft-start annealing.
+            the run. soft-start is TAO's soft-start annealing; ``soft-start=0.1:0.7`` are the parts of the run over
+            which the rate rises from `min_lr_ratio`, and after which it falls back to it, evenly in its logarithm.
         warmup: part of the steps over which the rate rises linearly from near 0, on top of the shape; soft-start rises
             by itself.
-        soft_start: for soft-start, the part over which the rate rises from `min_lr_ratio`, evenly in its logarithm.
-        annealing: for soft-start, the part after which it falls back to `min_lr_ratio` in the same way.
         min_lr_ratio: factor that the shape ends at (and soft-start begins at); steps do not use it.
     """
 
     shape: Shape | str = option(
         "cosine",
         "--schedule",
-        "learning-rate schedule: cosine, soft-start, linear, constant or step=P:P[,factor=F] (default %(default)s)",
+        "learning-rate schedule: cosine, soft-start[=A:B], linear, constant, step=P:P[,factor=F] (default %(default)s)",
         metavar="SHAPE",
         group=HOW_LONG,
     )
@@ -42,22 +42,6 @@ class Schedule:
         0.05,
         "--warmup",
         "share of the run with a rising learning rate; soft-start has its own",
-        metavar="P",
-        read=float,
-        group=HOW_LONG,
-    )
-    soft_start: float = option(
-        0.1,
-        "--soft-start",
-        "soft-start: share of the run until the rate is full (default %(default)s)",
-        metavar="P",
-        read=float,
-        group=HOW_LONG,
-    )
-    annealing: float = option(
-        0.7,
-        "--annealing",
-        "soft-start: share of the run after which the rate falls (default %(default)s)",
         metavar="P",
         read=float,
         group=HOW_LONG,
@@ -77,13 +61,12 @@ class Schedule:
         Raises:
             QdqError: no such shape, percents of steps out of order, or a part beyond 0 to 1.
         """
-        if self.shape not in SHAPES:
+        if self.shape.startswith(_SOFT_START):
+            _read_soft_start(self.shape)
+        elif self.shape not in SHAPES:
             _read_steps(self.shape)
         if not 0 <= self.warmup < 1:
             raise QdqError("--warmup", f"{self.warmup:g} is not a share of the steps", "give 0 or more, below 1")
-        if not 0 <= self.soft_start <= self.annealing < 1:
-            reason = f"{self.soft_start:g} and {self.annealing:g} are not in order between 0 and 1"
-            raise QdqError("--soft-start and --annealing", reason, "such as 0.1 and 0.7")
         if not 0 < self.min_lr_ratio <= 1:
             raise QdqError(
                 "--min-lr-ratio",
@@ -97,14 +80,14 @@ class Schedule:
 
     def rising(self, step: int, total: int, most: int | None = None) -> float:
         """The warm-up's part of the factor, 1 at most."""
-        if self.shape == "soft-start" and most is None:
+        if self.shape.startswith(_SOFT_START) and most is None:
             return 1.0
         length = math.ceil(self.warmup * total)
         return min((step + 1) / max(length if most is None else min(length, most), 1), 1.0)
 
     def shaped(self, step: int, total: int) -> float:
         """The factor without its warm-up."""
-        if self.shape not in SHAPES:
+        if self.shape not in SHAPES and not self.shape.startswith(_SOFT_START):
             percents, factor = _read_steps(self.shape)
             return factor ** sum(100 * step >= percent * max(total, 1) for percent in percents)
         return self._shaped(min(max(step / max(total, 1), 0.0), 1.0))
@@ -116,12 +99,25 @@ class Schedule:
             return 1.0 + (self.min_lr_ratio - 1.0) * done
         if self.shape == "cosine":
             return self.min_lr_ratio + (1.0 - self.min_lr_ratio) * 0.5 * (1.0 + math.cos(math.pi * done))
+        risen, falling = _read_soft_start(self.shape)
         height = 1.0
-        if done < self.soft_start:
-            height = done / self.soft_start
-        elif done > self.annealing:
-            height = (1.0 - done) / (1.0 - self.annealing)
+        if done < risen:
+            height = done / risen
+        elif done > falling:
+            height = (1.0 - done) / (1.0 - falling)
         return math.exp((1.0 - height) * math.log(self.min_lr_ratio))
+
+
+def _read_soft_start(text: str) -> tuple[float, float]:
+    """The two parts of ``soft-start[=0.1:0.7]``."""
+    form = re.fullmatch(r"soft-start(?:=([^:]+):([^:]+))?", text)
+    try:
+        risen, falling = (float(form[1] or 0.1), float(form[2] or 0.7)) if form else (1.0, 0.0)
+    except ValueError:
+        risen, falling = 1.0, 0.0
+    if not 0 <= risen <= falling < 1:
+        raise QdqError("--schedule", f"{text!r} has not two shares of the run in order", "such as soft-start=0.1:0.7")
+    return risen, falling
 
 
 def _read_steps(text: str) -> tuple[tuple[float, ...], float]:

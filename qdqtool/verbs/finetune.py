@@ -438,15 +438,10 @@ def _identity(job: _FinetuneJob) -> TrainingIdentity:
     task = None if options.task is None else options.task.summary()
     if options.labels is not None:
         more["labels"] = str(options.labels)
-    update = asdict(options.update)
-    for name, default in (("l2", 0.0), ("precision", "fp32"), ("loss_scale", None)):
-        if update[name] == default:
-            del update[name]  # checkpoints from before these options still resume
     loss = asdict(replace(options.loss, boxes=None))
-    del loss["boxes"], loss["moving"]  # as above
     if options.loss.boxes is not None:
         more["boxes"] = (options.loss.boxes.description, options.decoder, str(options.names))
-    facts = {"loss": loss, "update": update, "run": run, **rest, **more, "task": task}
+    facts = {"loss": loss, "update": asdict(options.update), "run": run, **rest, **more, "task": task}
     return TrainingIdentity(digest, data, other, json.dumps(facts, sort_keys=True, default=str))
 
 

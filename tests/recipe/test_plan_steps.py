@@ -182,10 +182,10 @@ def test_refusals(text: str, part: str, tmp_path: Path) -> None:
 
 # Options with a free value that name no file.
 WORDS = {
-    "augment", "batch", "betas", "condition", "dask", "distill", "el", "emit", "exclude", "explain", "fail-under",
+    "augment", "batch", "condition", "dask", "distill", "el", "emit", "exclude", "explain", "fail-under",
     "fix", "for", "format", "formats", "freeze", "heads", "ignore", "input-range", "keep-float", "keep-fp32",
-    "loss-scale", "max-batch", "method", "not-heads", "part", "preprocess", "rename", "schedule", "select", "shapes",
-    "shard", "sm", "steps", "tensors", "trt-version", "workspace",
+    "loss-scale", "max-batch", "method", "not-heads", "optimizer", "part", "preprocess", "rename", "schedule",
+    "select", "shapes", "shard", "sm", "steps", "tensors", "trt-version", "workspace",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.training.optimizers import AdamW, Sgd, make_optimizer
-from qdqtool.training.options import MAX_MINUTES, RELATIVE_LR, RunOptions, UpdateOptions
+from qdqtool.training.options import MAX_MINUTES, RELATIVE_LR, RunOptions, UpdateOptions, optimizer_of
 
 
 def test_the_defaults_mean_something() -> None:
@@ -18,6 +18,13 @@ def test_the_defaults_mean_something() -> None:
     RunOptions().check()
     assert isinstance(make_optimizer(UpdateOptions(), 3), AdamW)
     assert isinstance(make_optimizer(UpdateOptions("sgd", lr=0.1), 3), Sgd)
+
+
+def test_an_optimizer_and_its_settings() -> None:
+    assert optimizer_of("adamw") == ("adamw", {"betas": (0.9, 0.999), "epsilon": 1e-8})
+    assert optimizer_of("adamw,epsilon=1e-6,betas=.8:.99") == ("adamw", {"betas": (0.8, 0.99), "epsilon": 1e-6})
+    assert optimizer_of("sgd,nesterov") == ("sgd", {"momentum": 0.9, "nesterov": True})
+    assert optimizer_of("sgd,momentum=.5") == ("sgd", {"momentum": 0.5, "nesterov": False})
 
 
 @pytest.mark.parametrize(
@@ -28,11 +35,16 @@ def test_the_defaults_mean_something() -> None:
         ({"optimizer": "sgd"}, "--optimizer sgd: has no default learning rate; give --lr"),
         ({"lr": 0.0}, "--lr: 0 is not more than 0"),
         ({"lr": float("nan")}, "--lr: nan is not more than 0"),
-        ({"epsilon": -1.0}, "--epsilon: -1 is not"),
+        ({"optimizer": "adamw,epsilon=-1"}, "--optimizer adamw,epsilon: -1 is not more than 0"),
         ({"weight_decay": -1.0}, "--weight-decay: -1 is not 0 or more"),
         ({"l1": float("inf")}, "--l1: inf is not"),
-        ({"betas": (0.9, 1.0)}, "--betas: 1 is not from 0 to below 1"),
-        ({"momentum": 1.5}, "--momentum: 1.5"),
+        ({"optimizer": "adamw,betas=0.9:1"}, "--optimizer adamw,betas: 1 is not from 0 to below 1"),
+        ({"optimizer": "adamw,betas=0.9"}, "--optimizer adamw,betas: '0.9' is not two numbers such as 0.9:0.999"),
+        ({"optimizer": "sgd,momentum=1.5", "lr": 1.0}, "--optimizer sgd,momentum: 1.5 is not from 0 to below 1"),
+        ({"optimizer": "sgd,momentum", "lr": 1.0}, "--optimizer sgd,momentum: lacks its value"),
+        ({"optimizer": "sgd,momentum=a", "lr": 1.0}, "--optimizer sgd,momentum: 'a' is not a number"),
+        ({"optimizer": "sgd,nesterov=1", "lr": 1.0}, "--optimizer sgd,nesterov: takes no value"),
+        ({"optimizer": "adamw,momentum=0.9"}, "--optimizer: 'momentum' is no setting of adamw; adamw has betas"),
         ({"ema_decay": 1.0}, "--ema-decay: 1"),
     ],
 )

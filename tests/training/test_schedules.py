@@ -30,12 +30,14 @@ def test_linear_and_constant() -> None:
 
 def test_soft_start_rises_and_falls_evenly_in_the_logarithm() -> None:
     """The least, in its tenth up to 1; 1 until 0.7; back to the least at the end."""
-    factors = course(Schedule("soft-start", warmup=0, soft_start=0.1, annealing=0.7, min_lr_ratio=0.01))
+    factors = course(Schedule("soft-start", warmup=0, min_lr_ratio=0.01))
     assert factors[0] == pytest.approx(0.01)
     assert factors[50] == pytest.approx(0.1)
     assert factors[100:701] == [1.0] * 601
     assert factors[850] == pytest.approx(0.1)
     assert factors[1000] == pytest.approx(0.01)
+    assert factors == course(Schedule("soft-start=.1:.7", warmup=0, min_lr_ratio=0.01))
+    assert course(Schedule("soft-start=.2:.5"))[200:501] == [1.0] * 301
 
 
 def test_soft_start_has_no_second_warm_up() -> None:
@@ -43,7 +45,7 @@ def test_soft_start_has_no_second_warm_up() -> None:
 
 
 def test_soft_start_of_no_length() -> None:
-    assert Schedule("soft-start", warmup=0, soft_start=0.0).factor(0, 10) == 1
+    assert Schedule("soft-start=0:.7", warmup=0).factor(0, 10) == 1
 
 
 def test_steps_multiply_at_their_percents() -> None:
@@ -90,8 +92,10 @@ def test_every_factor_is_a_part(shape: str) -> None:
         (Schedule("step=50,factor=1"), "--schedule: the factor 1 is not between 0 and 1"),
         (Schedule("step=50,factor=nan"), "--schedule: the factor nan is not between 0 and 1"),
         (Schedule(warmup=1.0), "--warmup: 1 is not a share"),
-        (Schedule(soft_start=0.8), "--soft-start and --annealing: 0.8 and 0.7 are not in order"),
-        (Schedule(annealing=1.0), "--soft-start and --annealing"),
+        (Schedule("soft-start=0.8:0.7"), "--schedule: 'soft-start=0.8:0.7' has not two shares of the run in order"),
+        (Schedule("soft-start=0.1:1"), "--schedule: 'soft-start=0.1:1' has not two"),
+        (Schedule("soft-start=a:b"), "--schedule: 'soft-start=a:b' has not two"),
+        (Schedule("soft-starts"), "--schedule: 'soft-starts' has not two"),
         (Schedule(min_lr_ratio=0.0), "--min-lr-ratio: 0 is not a share"),
     ],
 )

@@ -275,7 +275,7 @@ def test_scales_that_learn_or_follow_change_and_stay_positive(folder: Path, rang
 
 
 def test_sgd_average_accumulation_and_decay(folder: Path) -> None:
-    update = UpdateOptions("sgd", lr=1e-4, nesterov=True, ema_decay=0.9, weight_decay=0.01)
+    update = UpdateOptions("sgd,nesterov", lr=1e-4, ema_decay=0.9, weight_decay=0.01)
     result = tune(folder, update=update, grad_accum=2, steps=20)
     assert result.after <= result.before
     assert tune(folder, batch=4, steps=20).after < result.before
