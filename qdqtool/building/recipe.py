@@ -14,7 +14,6 @@ from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "best"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "best")
 # precision -> builder flags, by the names of trt.BuilderFlag
 _FLAGS: dict[Precision, frozenset[str]] = {
     "fp32": frozenset(),

@@ -76,7 +76,7 @@ def find_routes(
     left = {name: reason for name, way in every.items() if (reason := why_shared(view, way))} if alone else {}
     ways = {name: _readable(view, way) for name, way in every.items() if name not in left}
     seen = _run_ways(model, ways, batch)
-    marked = _spans(view, ways, {name: value.shape for name, value in seen.items()}, left)
+    marked = _spans(ways, {name: value.shape for name, value in seen.items()}, left)
     spans = dict(marked)
     while spans:
         atoms = _follow(view, ways, marked, spans, seen)
@@ -122,7 +122,7 @@ def _run_ways(model: Model, ways: Mapping[str, PointConsumers], batch: Mapping[s
 
 
 def _spans(
-    view: GraphView, ways: Mapping[str, PointConsumers], shapes: Mapping[str, tuple[int, ...]], left: dict[str, str]
+    ways: Mapping[str, PointConsumers], shapes: Mapping[str, tuple[int, ...]], left: dict[str, str]
 ) -> dict[str, ChannelRange]:
     spans: dict[str, ChannelRange] = {}
     first = UNIT + 1

@@ -75,7 +75,7 @@ class DataLoader:
         self.once = source.once
         self._source = source
         self._fixed = next((one for one in self.inputs if not one.batched), None)
-        _check_options(source, self._fixed, options)
+        _check_options(self._fixed, options)
         self._each = self.inputs[0].first or 1
         self.samples = None if source.samples is None else min(source.samples, options.limit or source.samples)
         if self._fixed and self.samples:
@@ -211,7 +211,7 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
     return DataLoader(source, inputs, options, os.fspath(data) if isinstance(data, str | os.PathLike) else origin)
 
 
-def _check_options(source: SampleSource, fixed: Input | None, options: DataOptions) -> None:
+def _check_options(fixed: Input | None, options: DataOptions) -> None:
     if options.batch < 1:
         raise QdqError("--batch", f"{options.batch} is not a number of samples", "give 1 or more")
     if options.limit is not None and options.limit < 1:

@@ -68,7 +68,7 @@ def normalize(model: Model, target: int = TARGET) -> Normalized:
     if opset is None or opset >= target:
         return Normalized(None, _inlined(model))
     regions = _regions(proto, opset)
-    plans = _planned(proto, regions, model.folder, target)
+    plans = _planned(regions, model.folder, target)
     changed = sum(len(plan) for plan in plans)
     added = sum(len(nodes) - 1 for plan in plans for nodes in plan.values())
     for region, plan in reversed(list(zip(regions, plans, strict=True))):  # inner ones first: outer ones copy them
@@ -101,9 +101,7 @@ def _set_opset(proto: onnx.ModelProto | FunctionProto, target: int) -> None:
     proto.opset_import.add(domain="", version=target)
 
 
-def _planned(
-    proto: onnx.ModelProto, regions: list[_TypedScope], folder: Path | None, target: int
-) -> list[dict[int, list[NodeProto]]]:
+def _planned(regions: list[_TypedScope], folder: Path | None, target: int) -> list[dict[int, list[NodeProto]]]:
     """For each region the nodes that take the place of others, by index; nothing is changed yet."""
     taken = FreshNames(_tensor_names(regions))
     plans: list[dict[int, list[NodeProto]]] = []

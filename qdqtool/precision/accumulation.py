@@ -59,7 +59,7 @@ def _weighted(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
     axis = output_axis(node, weight, array.ndim)
     if array.ndim < 2:
         array, axis = array.reshape(-1, 1), 1
-    total, largest, _ = largest_sum(array, axis)
+    total, largest = largest_sum(array, axis)
     most = total * values.largest
     if values.mean is None:
         return most
@@ -85,22 +85,21 @@ def _computed(graph: FloatGraph, node: Node, ranges: ValueRanges, rules: AmpRule
     return min(most, rules.limits["uneven"] ** 2 * terms * one.mean * other.mean + largest)
 
 
-def largest_sum(weight: npt.NDArray[Any], axis: int) -> tuple[float, float, int]:
-    """What the outputs of a product add up at most: max over the channels of sum |w|.
+def largest_sum(weight: npt.NDArray[Any], axis: int) -> tuple[float, float]:
+    """What the outputs of a product add up at most, max over the channels of sum |w|; and the largest |w|.
 
     Args:
         weight: real numbers, mapped from a file where it is large.
         axis: the axis of the outputs.
     """
     rows, at = weight.shape[axis], axis % weight.ndim
-    terms = weight.size // max(rows, 1)
     sums, largest = np.zeros(rows, np.float64), 0.0
     others = tuple(other for other in range(weight.ndim) if other != at)
     for part in _blocks(weight):
         block = np.abs(weight[part].astype(np.float32, copy=False))
         sums[slice(None) if at else part] += block.sum(axis=others, dtype=np.float64)
         largest = max(largest, float(block.max(initial=0.0)))
-    return float(sums.max(initial=0.0)), largest, terms
+    return float(sums.max(initial=0.0)), largest
 
 
 def _blocks(weight: npt.NDArray[Any]) -> list[slice]:

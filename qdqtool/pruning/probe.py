@@ -21,8 +21,7 @@ Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
 
 _SEED = 20
-_FREE = 64  # what a free axis of a seeded input is long; the second time _OTHER
-_OTHER = 96
+_FREE = 64  # what a free axis of a seeded input is long
 _SHORT = 64  # elements of a tensor that may be a shape, sizes or indices
 
 

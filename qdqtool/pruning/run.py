@@ -36,7 +36,7 @@ from qdqtool.pruning.scores import Float64
 from qdqtool.trtversion import TrtVersion
 
 SharedOut = Literal["", "losses", "evenly", "gradients"]
-_FREE, _OTHER_FREE = 64, 96
+_OTHER_FREE = 96  # what a free axis of the second seeded input is long
 _COMPARED = 16  # samples that choices are compared on, at least
 
 
@@ -274,7 +274,7 @@ def _made(cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -
 
 def _finished(done: Pruned, made: _MadeModel, facts: TensorFacts, run: ProbeRun) -> Pruned:
     """A pruned model with its check, and what is noted and told of it."""
-    checked = replace(run, feeds=list(run.feeds) or [seeded_input(made.source.graph, _FREE)])
+    checked = replace(run, feeds=list(run.feeds) or [seeded_input(made.source.graph)])
     seeded = not run.feeds
     if not made.cut.gone.any():
         return replace(done, difference=Differences(0.0, 0.0, ""), samples=len(checked.feeds), seeded=seeded)
@@ -327,7 +327,7 @@ def _corrected(bare: _MadeModel, facts: TensorFacts, run: ProbeRun, data: PruneD
 
 def _probes(graph: onnx.GraphProto, feeds: Sequence[Feed]) -> list[Feed]:
     """An input, and one whose free axes are of another length where the graph has any."""
-    first: Feed = feeds[0] if feeds else seeded_input(graph, _FREE)
+    first: Feed = feeds[0] if feeds else seeded_input(graph)
     try:
         other = seeded_input(graph, _OTHER_FREE, 2)
     except QdqError:

@@ -225,7 +225,15 @@ def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     columns += [Column("why", wraps=True)]
     cells = [_tensor_cells(row, counted_values, measured) for row in rows]
     kinds = (("", "all"), ("pair", "with a pair"), ("–", "without a pair"))
-    tools = _filter("tensors", "Filter tensors", kinds, "pair" if any(row.paired for row in rows) else "")
+    chosen = "pair" if any(row.paired for row in rows) else ""
+    choices = "".join(
+        f'<option value="{value}"{" selected" if value == chosen else ""}>{text}</option>' for value, text in kinds
+    )
+    tools = (
+        '<div class="tools"><label>Filter tensors<input type="search" data-filters="tensors"></label>'
+        f'<label>Show<select data-kinds="tensors" data-column="{_PAIRED}">{choices}</select></label>'
+        '<span role="status" data-counts="tensors"></span></div>'
+    )
     legend = (
         " Bars count |x| on a logarithmic scale; the red line is amax: values beyond it are clipped."
         if counted_values
@@ -233,17 +241,6 @@ def tensors_section(rows: Sequence[TensorRow], note: str) -> Section:
     )
     table = table_html("tensors", "Tensors and their scales", columns, cells)
     return Section("tensors-section", "Tensors", f'<p class="note">{escaped(note + legend)}</p>{tools}{table}')
-
-
-def _filter(key: str, label: str, kinds: Sequence[tuple[str, str]], chosen: str) -> str:
-    options = "".join(
-        f'<option value="{value}"{" selected" if value == chosen else ""}>{text}</option>' for value, text in kinds
-    )
-    return (
-        f'<div class="tools"><label>{label}<input type="search" data-filters="{key}"></label>'
-        f'<label>Show<select data-kinds="{key}" data-column="{_PAIRED}">{options}</select></label>'
-        f'<span role="status" data-counts="{key}"></span></div>'
-    )
 
 
 def _tensor_cells(row: TensorRow, counted_values: bool, measured: bool) -> list[Cell]:
