@@ -19,7 +19,7 @@ from tests.graphs import model_of
 
 # The same examples on every machine, however slow; .ci/run asks for more of them.
 settings.register_profile(
-    "suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "20"))
+    "suite", deadline=None, derandomize=True, max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "12"))
 )
 settings.load_profile("suite")
 

@@ -158,6 +158,7 @@ def test_str_is_the_printed_summary(name: str) -> None:
     assert len(text.splitlines()) < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_html_is_one_table_that_parses(name: str) -> None:
     tree = ET.fromstring(results()[name]._repr_html_())

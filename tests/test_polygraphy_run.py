@@ -96,6 +96,7 @@ def same(found: DataLoader | list[Any], wanted: list[Any]) -> None:
 # ---------------------------------------------------------------------------------------------------- polygraphy run
 
 
+@pytest.mark.slow
 def test_polygraphy_run_on_a_model_of_ours(folder: Path) -> None:
     """The Q/DQ model against the plain one on the same script, to a bound that only a sound one keeps."""
     script = str(folder / "scripts" / "digits.py")

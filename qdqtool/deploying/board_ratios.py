@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qdqtool.engine.layer_work import LayerWork
 from qdqtool.forecasting.boards import known_places
-from qdqtool.forecasting.formats import FormatTime, compared, time_of
+from qdqtool.forecasting.formats import PAYS, FormatTime, compared, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.formats import INT8, NumberFormat
 from qdqtool.trtversion import TrtVersion, in_range
@@ -40,7 +40,13 @@ def over_boards(
     row: NumberFormat = INT8,
 ) -> Iterator[BoardRatio]:
     """The ratio on every device that runs the version and is fast in the format; none where a size is not known."""
-    for name, place, device in known_places() if fp16 and int8 else ():
+    if fp16 and int8:
+        for name, times in _fast_devices(version, row):
+            yield _ratio(name, times, fp16, int8, row)
+
+
+def _fast_devices(version: TrtVersion | None, row: NumberFormat) -> Iterator[tuple[str, LayerTimes]]:
+    for name, place, device in known_places():
         board = place.board
         runs = (
             board is not None
@@ -48,10 +54,15 @@ def over_boards(
             and int(board.sm) >= row.sm
             and (version is None or in_range(version, board.trt))
         )
-        if runs and fp16 and int8 and device.rates.get(row.name, 0) > device.rates["half"]:
-            times = LayerTimes(device)
-            half = time_of("fp16", fp16, times)
-            yield BoardRatio(name, half, compared(time_of(row.name, int8, times), half, int8, fp16, times))
+        if runs and device.rates.get(row.name, 0) > device.rates["half"]:
+            yield name, LayerTimes(device)
+
+
+def _ratio(
+    name: str, times: LayerTimes, fp16: Sequence[LayerWork], int8: Sequence[LayerWork], row: NumberFormat
+) -> BoardRatio:
+    half = time_of("fp16", fp16, times)
+    return BoardRatio(name, half, compared(time_of(row.name, int8, times), half, int8, fp16, times))
 
 
 def pays_nowhere(
@@ -61,15 +72,17 @@ def pays_nowhere(
     row: NumberFormat = INT8,
 ) -> str:
     """A sentence where a format pays over FP16 on no board that runs the version; "" where it does on one."""
-    found = []
-    for one in over_boards(fp16, int8, version, row):
-        if one.verdict == "pays":
-            return ""
-        found.append(one)
-    if not found:
+    if not (fp16 and int8):
         return ""
-    low, high = (pick(found, key=lambda one: one.ratio) for pick in (min, max))
+    ratios = dict[str, float]()
+    for name, times in _fast_devices(version, row):
+        ratios[name] = times.total(fp16) / times.total(int8)
+        if ratios[name] > PAYS and _ratio(name, times, fp16, int8, row).verdict == "pays":
+            return ""
+    if not ratios:
+        return ""
+    low, high = (pick(ratios, key=ratios.__getitem__) for pick in (min, max))
     return (
-        f"by forecast {row.title} pays on no board known: {low.ratio:.2f}x FP16's speed on {low.device} to "
-        f"{high.ratio:.2f}x on {high.device}; qdqtool forecast says why"
+        f"by forecast {row.title} pays on no board known: {ratios[low]:.2f}x FP16's speed on {low} to "
+        f"{ratios[high]:.2f}x on {high}; qdqtool forecast says why"
     )

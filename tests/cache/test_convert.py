@@ -285,6 +285,7 @@ def test_unusable_ranges_are_dropped_and_listed() -> None:
 # ---------------------------------------------------------------- real caches
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_every_real_cache_there_and_back(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = sorted(path for path in (shared / "trt" / "caches").iterdir() if path.name != "MANIFEST.tsv")

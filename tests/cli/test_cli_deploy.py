@@ -107,6 +107,7 @@ def deploy_fast(capsys: pytest.CaptureFixture[str], folder: Path, *words: object
     return run(capsys, *start, "-o", folder / "out", *words)
 
 
+@pytest.mark.slow
 def test_a_log_has_a_line_for_each_candidate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing was written to a log for minutes, between the target and the table."""
     said = deploy_fast(capsys, folder)
@@ -128,6 +129,7 @@ def test_a_terminal_has_no_line_for_each_candidate(
     assert "tried: " not in deploy_fast(capsys, folder).err
 
 
+@pytest.mark.slow
 def test_lines_of_both_streams_come_in_order_in_one_log(folder: Path) -> None:
     words = ["deploy", "m.onnx", "--data", "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", "out"]
     lines = log_of(folder, *words)

@@ -65,6 +65,7 @@ def test_the_exit_code_says_whether_it_is_enough(
     assert ("--max-loss 0.1 is not met" in said.err) == bool(code)
 
 
+@pytest.mark.slow
 def test_each_attempt_is_told_as_soon_as_it_is_judged(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

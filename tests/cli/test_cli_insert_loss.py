@@ -83,6 +83,7 @@ def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> No
     assert insert(capsys, folder, "-q", "-o", folder / "q.onnx") == CommandOutput(0, "", "")
 
 
+@pytest.mark.slow
 def test_each_command_that_is_printed_runs_as_printed_until_the_loss_is_small(capsys: Capsys, folder: Path) -> None:
     said = insert(capsys, folder, "--trt-version", "10.3.0", "-o", folder / "an output.onnx")
     for _ in range(3):
@@ -116,6 +117,7 @@ def test_a_loss_that_is_met_is_exit_0(capsys: Capsys, folder: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_missed_is_exit_1_and_names_what_to_try(capsys: Capsys, folder: Path) -> None:
     asked = ("--max-output-loss", "1e-09", "-o", folder / "q.onnx")
     said = insert(capsys, folder, *asked)

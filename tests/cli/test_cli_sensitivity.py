@@ -49,6 +49,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
 
 
+@pytest.mark.slow
 def test_a_log_has_a_line_for_each_operator_that_is_run(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     words = ("sensitivity", folder / "m.onnx", "--data", folder / "d.npz", "--method", "mse")
     _, out, err = run(capsys, *words)

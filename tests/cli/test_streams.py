@@ -33,6 +33,7 @@ def test_stdout_on_a_full_disk_is_2_with_one_line(tmp_path: Path, words: str) ->
     assert shell(tmp_path, f"{words} > /dev/full 2>&1").returncode == 2
 
 
+@pytest.mark.slow
 def test_stderr_on_a_full_disk_changes_nothing_else(tmp_path: Path) -> None:
     write_net(tmp_path)
     assert shell(tmp_path, "insert m.onnx -o q.onnx 2> /dev/full").returncode == 0

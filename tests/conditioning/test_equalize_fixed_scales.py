@@ -158,6 +158,7 @@ def test_second_pairs_hold_nothing_that_the_pairs_before_them_do_not() -> None:
     assert "j has a Q/DQ pair" in equalize_within(Model(start), BATCHES).why_not, "it would clip"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["gpu", "rtx"])
 @pytest.mark.parametrize("name", ["digits_detector", "shapes_vit", "shapes_detr"])
 def test_every_pair_of_insert_is_known(models: Path, name: str, target: str) -> None:

@@ -262,6 +262,7 @@ def test_pairs_behind_a_head() -> None:
     assert cause.name == "head in INT8" and cause.where[-1] == "j" and cause.figures["decode_pairs"] == 1
 
 
+@pytest.mark.slow
 def test_attention_without_some_of_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(MODELS))
     drawn = importlib.import_module("shapes").draw(7, 16)[0]

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import qdqtool
 from qdqtool.amax.histogram import Histogram
@@ -49,6 +50,7 @@ def digests(values: Path) -> dict[str, str]:
     return {name: hashlib.sha256(b"".join(parts)).hexdigest() for name, parts in made.items()}
 
 
+@pytest.mark.slow
 def test_older_kernels_of_numpy_make_the_same_bytes(tmp_path: Path) -> None:
     values = tmp_path / "values.npz"
     rng = np.random.default_rng(11)

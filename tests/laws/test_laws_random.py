@@ -26,13 +26,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiv
 NOWHERE = Path()
 slow_start = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "5")),
     deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=slow_start,
 )
-few = settings(many, max_examples=max(5, many.max_examples // 2))
+few = settings(many, max_examples=max(4, many.max_examples // 2))
 
 
 def inserted(model: onnx.ModelProto) -> tuple[verbs.InsertResult, ScaleTable]:

@@ -223,6 +223,7 @@ def test_the_files_come_from_disjoint_digits(models: Path, scripts: dict[str, Mo
 # How well they do
 
 
+@pytest.mark.slow
 def test_the_detector_finds_nine_digits_in_ten(models: Path, scoring: ModuleType) -> None:
     figures = scoring.evaluate(models / DETECTOR, models / "digits_test.npz")
     assert figures["ap50"] >= 0.90

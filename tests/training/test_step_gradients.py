@@ -323,6 +323,7 @@ def tuning(model: Path, out: Path, *words: object) -> list[object]:
     return ["finetune", model, "--data", MODELS / "digits8_calib.npz", *how, *words, "-o", out]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 def test_the_command_starts_workers_that_write_the_file_of_one(reducer: str, quantized: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"

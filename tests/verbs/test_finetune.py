@@ -59,6 +59,7 @@ def test_it_comes_nearer_to_the_float_model(folder: Path, tuned: FinetuneResult)
     assert result.backend == "builtin" or "training" in result.backend
 
 
+@pytest.mark.slow
 def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder: Path, tmp_path: Path) -> None:
     options = qdqtool.InsertOptions(condition="auto", calibration=qdqtool.CalibrationOptions("mse"))
     qdqtool.insert(folder / "m.onnx", data=folder / "d.npz", options=options, output=tmp_path / "c.onnx")
@@ -78,6 +79,7 @@ def test_a_model_whose_float_function_was_moved_wants_the_one_from_before(folder
         finetune(tmp_path / "c.onnx", folder / "d.npz", FinetuneOptions(run=run, loss=script))
 
 
+@pytest.mark.slow
 def test_a_plain_model_gets_the_pairs_of_insert_first(folder: Path, tmp_path: Path) -> None:
     qdqtool.insert(folder / "m.onnx", data=folder / "d.npz", output=tmp_path / "q.onnx")
     options = FinetuneOptions(run=replace(QUICK, steps=10), update=BRISK)
@@ -245,6 +247,7 @@ def plain_of(path: Path) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.slow
 def test_the_same_twice_is_the_same_bytes_and_another_seed_is_not(folder: Path, tuned: FinetuneResult) -> None:
     again, other = tune(folder, "again.onnx"), tune(folder, "other.onnx", seed=1)
     assert Path(tuned.model).read_bytes() == Path(again.model).read_bytes()

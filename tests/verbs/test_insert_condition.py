@@ -40,6 +40,7 @@ def run(folder: Path, *words: str) -> int:
     return main(["insert", str(folder / "m.onnx"), "--data", str(folder / "d.npz"), *NONE, *words])
 
 
+@pytest.mark.slow
 def test_it_is_both_verbs_in_turn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "m.onnx").read_bytes()
     assert run(folder, "--condition", "auto", "-o", str(folder / "one.onnx")) == 0

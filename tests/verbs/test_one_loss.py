@@ -49,6 +49,7 @@ def check_same(found: dict[str, Any]) -> None:
     assert found["deploy"] == pytest.approx(found["evaluate"], abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labeled", [True, False])
 def test_of_a_classifier(models: Path, tmp_path: Path, labeled: bool) -> None:
     """Noise takes the digits to where INT8 decides otherwise."""

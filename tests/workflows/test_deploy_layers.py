@@ -74,6 +74,7 @@ def test_the_best_candidate_for_a_dla_is_tried_without_its_shuffles(shuffled: De
     assert "Transpose" not in {node.op_type for node in model.graph.node}
 
 
+@pytest.mark.slow
 def test_its_recipe_gives_the_same_bytes(
     shuffled: DeployResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_its_recipe_gives_the_same_bytes(
         assert (out / name).read_bytes() == (shuffled.folder / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["insert-gpu", "fp16"])
 def test_a_rewritten_model_is_peeled_to_itself(here: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`peel` holds what it gives back against the model that pairs were put into, not the one with the shuffles."""
@@ -102,6 +104,7 @@ def test_a_rewritten_model_is_peeled_to_itself(here: Path, name: str, monkeypatc
     assert (out / f"{stem}.onnx").read_bytes() == (result.folder / f"{stem}.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_dla_that_takes_pairs_gets_the_rewritten_model_too(here: Path) -> None:
     options = DeployOptions("orin:jp7.2.2", dla=True, effort="fast", progress=False)
     result = deploy(here / "net.onnx", here / "data.npy", here / "typed", options)

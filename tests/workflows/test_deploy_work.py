@@ -78,6 +78,7 @@ def run(here: Path, folder: Path, place: str = "8.6.1", data: Any = None, **more
     deploy(here / "net.onnx", here / "data.npy" if data is None else data, folder / "out", options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "more"), [("xavier-nx:jp4.6.1", {"dla": True}), ("11.4", {})])
 def test_nothing_is_done_twice_and_the_bytes_are_the_same(
     here: Path, tmp_path: Path, stopped: Stopped, place: str, more: dict[str, Any]
@@ -103,6 +104,7 @@ def given(folder: Path, *, times: float = 1.0) -> Callable[[], Iterator[dict[str
     return lambda: ({"x": row[None]} for row in samples)
 
 
+@pytest.mark.slow
 def test_what_was_given_in_memory_goes_on_too(here: Path, tmp_path: Path, stopped: Stopped) -> None:
     options = DeployOptions("8.6.1", effort="fast", progress=False)
 
@@ -119,6 +121,7 @@ def test_what_was_given_in_memory_goes_on_too(here: Path, tmp_path: Path, stoppe
     assert stopped.during(call("other", times=2.0)) == wanted, "other data"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"max_loss": 0.5}, {"place": "8.6.0"}, {"data": "other.npy"}])
 def test_the_work_of_another_command_is_dropped(
     here: Path, tmp_path: Path, stopped: Stopped, other: dict[str, Any]

@@ -123,6 +123,7 @@ def test_where_it_is_never_enough_operators_are_named(
     assert facts["kept"] == "condition" and facts["met"] is False and facts["to_blame"] == dict(result.to_blame)
 
 
+@pytest.mark.slow
 def test_a_looser_bound_ends_no_sooner_while_something_is_lost(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_looser_bound_ends_no_sooner_while_something_is_lost(
     assert tried[0] == tried[1] == tried[2] and lost[0] == lost[1] == lost[2] == pytest.approx(0.04)
 
 
+@pytest.mark.slow
 def test_what_samples_do_not_show_is_said_and_no_failure(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ def test_what_samples_do_not_show_is_said_and_no_failure(
     assert result.to_json()["met"] is True and result.to_json()["shown"] is False
 
 
+@pytest.mark.slow
 def test_each_gain_is_held_against_what_differs_by_one_change(here: Path, tmp_path: Path) -> None:
     """The gain of weights per channel was said to be one of the method, and the change was not said."""
     coarse = InsertOptions(plan=PlanOptions(weights="per-tensor"), calibration="mse", keep_float=0)
@@ -185,6 +188,7 @@ def test_the_time_that_is_over_names_what_was_not_reached(
     assert "not reached within --max-minutes: method, condition, keep-float, blocks" in result.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [4, 9])
 def test_an_improvement_that_was_stopped_goes_on(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
@@ -243,6 +247,7 @@ def test_without_labels_it_is_said_what_was_not_measured(here: Path, tmp_path: P
     assert known.labeled and not any("was measured" in line for line in known.summary())
 
 
+@pytest.mark.slow
 def test_the_written_models_own_operators_are_told(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it leaves in float is named, and is not among those that lose most."""
     kept = InsertOptions(calibration="mse", keep_float=1)
@@ -292,6 +297,7 @@ def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
     assert "nothing else" in result.verdict() and result.verdict().endswith(f": {result.best.refused}")
 
 
+@pytest.mark.slow
 def test_for_a_board_that_reads_caches_pairs_are_no_matter(
     foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, meth
     assert ", ".join(counted(number, kind) for kind, number in linted["counts"].items() if number) in verdict
 
 
+@pytest.mark.slow
 def test_deploy_says_the_same_of_the_file_that_it_writes(capsys: Capsys, tmp_path: Path) -> None:
     plain, chosen_by, separate = MODELS / "tiny_classifier.onnx", tmp_path / "c.npz", tmp_path / "e.npz"
     images = np.load(MODELS / "digits8_calib.npz")["images"]

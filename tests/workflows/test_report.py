@@ -157,6 +157,7 @@ def test_data_add_histograms_clipped_shares_and_signal_to_noise(net: Path) -> No
     assert text == written(net, data=str(net / "d.npz"), data_options=DataOptions(limit=4))
 
 
+@pytest.mark.slow
 def test_a_cause_of_the_loss_has_a_command_that_does_away_with_it(models: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     data = str(models / "digits_calib.npz")
