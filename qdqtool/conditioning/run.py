@@ -151,7 +151,7 @@ class _Run:
         Samples that judge what dividing does to the outputs are not counted: few samples flatter factors made of them.
         """
         work, steps, factors = self.work, self.settings.steps, self.settings.factors
-        if "activation" not in number_format(self.settings.plan.format).roles:
+        if number_format(self.settings.plan.format).blocks:
             if "smooth" in steps:
                 smooth_for_weights(work, factors)
             return None, None

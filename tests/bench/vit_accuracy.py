@@ -21,6 +21,7 @@ from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.precision.rounded import as_run
+from qdqtool.runtime.emulated_formats import emulated
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 ALLOWED = 0.005
@@ -37,7 +38,7 @@ def logits(model: onnx.ModelProto, images: Any) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(as_run(Model(model)).proto.SerializeToString(), options)
+    session = onnxruntime.InferenceSession(emulated(as_run(Model(model))).proto.SerializeToString(), options)
     return np.concatenate([session.run(None, {"images": part})[0] for part in np.split(images, len(images) // 100)])
 
 

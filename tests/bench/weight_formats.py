@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What INT4 weights cost the bundled vision transformer, and what writing them costs. No test.
+"""What formats with blocks, INT4 weights and NVFP4, cost the bundled vision transformer, and writing them. No test.
 
 `python -m tests.bench.weight_formats [--count 10000]` draws pictures from a seed that nothing else uses, and gives
-top-1 of FP32 and of INT4 rounded, with the search for scales, and smoothed as well (AWQ). Differences are of the same
-pictures, with the interval of 95 %. `--cost MODEL --data D` gives user CPU seconds of `insert --data` in INT8 and in
-INT4 instead.
+top-1 of FP32 and of both formats rounded, with the search for scales, and smoothed as well (for INT4: AWQ). Losses are
+of the same pictures, with the interval of 95 %. `--cost MODEL --data D` gives user CPU seconds of `insert --data` in
+INT8 and in both formats instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from qdqtool.match.plan import PlanOptions
 from tests.bench.vit_accuracy import MODELS, logits
 
 SEED = 203
-RUNS = (("rounded", False, ""), ("clip search", True, ""), ("clip search, smoothed (AWQ)", True, "smooth"))
-HEAD = "| weights | blocks | top-1 | lost, points | as FP32 | dB |\n|---|---|---|---|---|---|"
+RUNS = (("rounded", False, ""), ("clip search", True, ""), ("clip search, smoothed", True, "smooth"))
+FORMATS = (("int4", "rtx", None), ("int4", "rtx", 16), ("nvfp4", "rtx", None), ("nvfp4", "gpu", None))
+HEAD = "| model | blocks | scales | top-1 | lost, points | as FP32 | dB |\n|---|---|---|---|---|---|---|"
 
 
-def accuracy(count: int) -> None:
+def accuracy(count: int, formats: Collection[str]) -> None:
     """Print the table."""
     sys.path.insert(0, str(MODELS))
     import shapes
@@ -39,49 +41,54 @@ def accuracy(count: int) -> None:
     plain = onnx.load(MODELS / "shapes_vit.onnx")
     exact = logits(plain, images)
     right = exact.argmax(1) == labels
-    print(f"{count} pictures\n\n{HEAD}\n| FP32 | | {right.mean():.4f} | | | |", flush=True)
-    for block in (None, 16):
-        for name, with_data, condition in RUNS:
-            options = verbs.InsertOptions(PlanOptions("rtx", format="int4", block=block), condition=condition)
-            done = verbs.insert(plain, data=calib if with_data else None, options=options)
-            print(row(name, block, logits(done.model, images), exact, labels), flush=True)
+    print(f"{count} pictures\n\n{HEAD}\n| FP32 | | | {right.mean():.4f} | | | |", flush=True)
+    for name, target, block in FORMATS:
+        if name not in formats:
+            continue
+        for way, searched, condition in RUNS:
+            options = verbs.InsertOptions(PlanOptions(target, format=name, block=block), condition=condition)
+            done = verbs.insert(plain, data=calib, options=options)
+            if not searched:  # the scales of activations, and the largest magnitudes of blocks
+                done = verbs.insert(plain, scales=done.table, options=options)
+            model = f"{name}, {target}, {len(done.plan.weights)} weights"
+            print(row(model, way, block, logits(done.model, images), exact, labels), flush=True)
 
 
-def row(name: str, block: int | None, found: Any, exact: Any, labels: Any) -> str:
+def row(model: str, way: str, block: int | None, found: Any, exact: Any, labels: Any) -> str:
     """One line of the table."""
     lost = 100.0 * ((exact.argmax(1) == labels).astype(float) - (found.argmax(1) == labels))
     half = 1.96 * lost.std() / len(lost) ** 0.5
     decibel = 10 * np.log10(np.square(exact).sum() / np.square(exact - found).sum())
     same = (found.argmax(1) == exact.argmax(1)).mean()
     top1 = (found.argmax(1) == labels).mean()
-    return (
-        f"| {name} | {block or 'default'} | {top1:.4f} | {lost.mean():.2f} ± {half:.2f} | {same:.4f} | {decibel:.1f} |"
-    )
+    figures = f"{top1:.4f} | {lost.mean():.2f} ± {half:.2f} | {same:.4f} | {decibel:.1f}"
+    return f"| {model} | {block or 'default'} | {way} | {figures} |"
 
 
 def cost(model: Path, data: Path) -> None:
     """Print user CPU seconds of each format, each in a process of its own."""
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("int8", "int4"):
+        for name in ("int8", "int4", "nvfp4"):
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
             output = Path(folder) / f"{name}.onnx"
             words = ["insert", str(model), "--format", name, "--data", str(data), "--target", "rtx", "-o", str(output)]
             subprocess.run([sys.executable, "-m", "qdqtool", *words, "-q"], check=True)
             seconds[name] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    ratio = seconds["int4"] / seconds["int8"]
-    print(f"user CPU: INT8 {seconds['int8']:.1f} s, INT4 {seconds['int4']:.1f} s, {ratio:.2f} times")
+    for name, found in seconds.items():
+        print(f"{name}: {found:.1f} s of user CPU, {found / seconds['int8']:.2f} times INT8's")
 
 
 def main() -> int:
     """Print one of the two."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--count", type=int, default=10000, help="pictures that judge, whole hundreds")
+    parser.add_argument("--formats", default="int4,nvfp4")
     parser.add_argument("--cost", type=Path, help="model of which the costs are measured instead")
     parser.add_argument("--data", type=Path, help="its data")
     args = parser.parse_args()
     if args.cost is None:
-        accuracy(args.count)
+        accuracy(args.count, args.formats.split(","))
     else:
         cost(args.cost, args.data)
     return 0

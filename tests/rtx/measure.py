@@ -15,11 +15,12 @@ import onnx
 
 from qdqtool.engine.layer_info import EngineLayer
 from qdqtool.errors import QdqError
+from qdqtool.formats import FP8, NVFP4
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_engine
 from qdqtool.tensorrt_rtx.installed import require_library
 from tests.rtx.attention_graphs import ATTENTIONS
 from tests.rtx.minimal_graphs import SMS, all_models, products_of
-from tests.rtx.weight_graphs import WEIGHTS
+from tests.rtx.weight_graphs import BLOCKS, WEIGHTS
 
 EVIDENCE = Path(__file__).with_name("evidence.json")
 
@@ -28,7 +29,7 @@ def main(words: list[str]) -> int:
     """Measure the named graphs, or all, and write the file; exit 1 where something differs from what stood in it."""
     library = require_library()
     before = json.loads(EVIDENCE.read_text(encoding="utf-8"))["graphs"] if EVIDENCE.exists() else {}
-    models = {**all_models(), **{name: case.model() for name, case in ATTENTIONS.items()}, **WEIGHTS}
+    models = {**all_models(), **{name: case.model() for name, case in ATTENTIONS.items()}, **WEIGHTS, **BLOCKS}
     graphs = {
         name: measured(model) if not words or name in words else before.get(name) for name, model in models.items()
     }
@@ -60,8 +61,13 @@ def _built(model: onnx.ModelProto, sm: str) -> dict[str, object]:
 
 
 def _type(layer: EngineLayer) -> str:
-    """What a product multiplies; "mixed" where its two operands are of two types, of which one is converted."""
+    """What a product multiplies; "mixed" where its two operands are of two types, of which one is converted.
+
+    FP4 has its scales in FP8 beside it.
+    """
     operands = {tensor.type for tensor in layer.inputs[:2]}
+    if operands == {NVFP4.title, FP8.title}:
+        return NVFP4.title
     return "mixed" if len(operands) > 1 else layer.product_type
 
 

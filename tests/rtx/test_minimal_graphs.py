@@ -27,7 +27,7 @@ from qdqtool.verbs.insert_options import InsertOptions
 from tests.rtx.attention_graphs import ATTENTIONS
 from tests.rtx.measure import EVIDENCE, measured
 from tests.rtx.minimal_graphs import CASES, PATTERNS, PLACEMENTS, SIDES, SMS, all_models, expected, plain_case
-from tests.rtx.weight_graphs import WEIGHTS
+from tests.rtx.weight_graphs import BLOCKS, WEIGHTS
 
 RECORD: dict[str, Any] = json.loads(EVIDENCE.read_text(encoding="utf-8"))
 GRAPHS: dict[str, dict[str, dict[str, Any]]] = RECORD["graphs"]
@@ -40,7 +40,7 @@ def rtx_plan(model: onnx.ModelProto) -> Plan:
 
 
 def test_there_are_at_least_sixty_graphs_and_each_is_recorded_for_each_sm() -> None:
-    assert len(all_models()) >= 60 and GRAPHS.keys() == {*all_models(), *ATTENTIONS, *WEIGHTS}
+    assert len(all_models()) >= 60 and GRAPHS.keys() == {*all_models(), *ATTENTIONS, *WEIGHTS, *BLOCKS}
     assert all(tuple(found) == SMS for found in GRAPHS.values())
     assert tuple(int(part) for part in RECORD["version"].split(".")[:3]) == NEWEST_RTX
 

@@ -11,7 +11,7 @@ from qdqtool.match.plan import PlanOptions
 from tests.rtx.measure import measured
 from tests.rtx.minimal_graphs import SMS
 from tests.rtx.test_minimal_graphs import GRAPHS
-from tests.rtx.weight_graphs import WEIGHTS
+from tests.rtx.weight_graphs import BLOCKS, WEIGHTS
 
 
 @pytest.mark.parametrize("sm", SMS)
@@ -20,6 +20,20 @@ def test_a_weight_is_built_into_its_product_where_scales_have_its_type(sm: str) 
     assert [layers[name] for name in ("fp16", "bf16", "fp32", "block-16")] == [1, 1, 1, 1]
     assert layers["one-block"] == layers["cast-scales"] == 2
     assert layers["attention"] == layers["attention-two-axes"] + 1
+
+
+def test_nvfp4_is_built_for_sm120_alone_and_a_cast_before_its_blocks_is_a_layer() -> None:
+    assert all("fp4_e2m1" in GRAPHS[name][sm]["refused"] for name in BLOCKS for sm in ("86", "89"))
+    found = {name.removeprefix("nvfp4/"): GRAPHS[name]["120"] for name in BLOCKS}
+    assert [found[name]["y"] for name in ("fp16", "bf16", "fp32", "widened")] == ["FP4"] * 4
+    assert [found[name]["layers"] for name in ("fp16", "bf16", "fp32", "widened")] == [3, 3, 3, 4]
+
+
+def test_a_product_that_is_cut_into_operands_is_not_built_in_fp4() -> None:
+    packed, operands = (GRAPHS[f"nvfp4/{name}"]["120"] for name in ("packed", "operands"))
+    assert packed["m"] == "FP16"
+    assert [operands[name] for name in ("m0", "m1", "m2")] == ["FP4"] * 3
+    assert packed["attentions"] == operands["attentions"] == 1
 
 
 def plain(name: str) -> onnx.ModelProto:
