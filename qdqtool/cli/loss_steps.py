@@ -53,12 +53,17 @@ def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
 
 
 def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[str]:
-    """What loses less: the same `insert` with edited weights, then training block by block."""
-    lines, trained = list[str](), written
-    if plain:
+    """What loses less: the same `insert` with edited weights, then training block by block, which is for INT8."""
+    from qdqtool.formats import INT8, number_format
+
+    lines, trained, row = list[str](), written, number_format(args.format)
+    if plain and not row.has_two_levels:
         beside = output_beside(written, _WORD)
-        lines.append(f"to lose less: {shell_line('qdqtool', *_same(args), '--condition', _STEPS, *beside)}")
+        steps = "smooth" if row.blocks else _STEPS
+        lines.append(f"to lose less: {shell_line('qdqtool', *_same(args), '--condition', steps, *beside)}")
         trained = Path(beside[-1].removeprefix("-o="))
+    if row != INT8:
+        return lines
     train = command(
         "finetune", file_word(trained), *data_words(args, calibrates=False), "--blocks", "--ranges", "learn"
     )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import onnx
 
 from qdqtool.conditioning.advice import advice
-from qdqtool.conditioning.edits import parse_steps
+from qdqtool.conditioning.edits import AUTO, parse_steps
 from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.data.loader import open_loader
 from qdqtool.errors import QdqError
+from qdqtool.formats import number_format
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
 
 ADVICE_SAMPLES = 8
+_DIVIDING = ("equalize", "smooth", "shift", "clip")  # steps for scales of tensors and of channels
 PEEL_FIRST = "peel the model first, as --condition edits models without Q/DQ"
 _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
 
@@ -49,6 +51,12 @@ def condition_first(
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
     found: list[SearchResult] = []
     asked = parse_steps(steps, "--condition")
+    row = number_format(plan.format)
+    if row.has_two_levels and (dividing := [step for step in asked if step in _DIVIDING]):
+        if steps != AUTO:
+            reason = f"divides channels, and each block of {row.title} has a scale of its own: more is lost with it"
+            raise QdqError(f"--condition {dividing[0]}", reason, "leave it out")
+        asked = tuple(step for step in asked if step not in _DIVIDING)
 
     def keep(model: Model, table: ScaleTable) -> dict[str, str]:
         source = source_of(ObservableModel(model, how.provider, how.where), loader)

@@ -19,6 +19,7 @@ from qdqtool.autodiff.backend import PAIR_DOMAIN
 from qdqtool.autodiff.pairs import PairFunction as Function
 from qdqtool.errors import QdqError
 from qdqtool.graph.builder import GraphBuilder
+from qdqtool.graph.nodes import DYNAMIC_FP4
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import weight_rank
@@ -71,6 +72,8 @@ def find_sites(view: GraphView) -> list[TrainedPair]:
         QdqError: a scale that is computed, in blocks, in half precision or not positive; different scales or zero
             points in Q and DQ; integers that QuantizeLinear does not make at the model's opset.
     """
+    if dynamic := next((node for node in view.every if node.op == DYNAMIC_FP4), None):
+        raise QdqError(dynamic.inputs[0], "its blocks get their scales at run time: no training", "quantize it to int8")
     pairs = [pair for pairs in view.pairs.values() for pair in pairs if pair.quantize is not None]
     return [
         _site(view, pair, pair.quantize) for pair in sorted(pairs, key=lambda p: p.dequantize.index) if pair.quantize

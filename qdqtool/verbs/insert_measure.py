@@ -111,7 +111,8 @@ def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: 
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = replace(with_method(options.calibration), where=opened.name)
     model = ObservableModel(Model(opened.proto, opened.folder), how.provider, how.where)
-    keeping = keeping_of(options, by_default=not loader.once and is_measurable(model))
+    searches = not loader.once and not number_format(options.plan.format).blocks
+    keeping = keeping_of(options, by_default=searches and is_measurable(model))
     meter = LossMeter.of(samples_of(model, loader)) if is_plain(opened.proto) else None
     del model
     notes, search = condition_first(opened, loader, options.condition, options.plan, how, keeping)

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from qdqtool import InsertOptions, PeelOptions, insert, peel, plan
+from qdqtool import InsertOptions, PeelOptions, finetune, insert, peel, plan
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
@@ -185,6 +185,21 @@ def test_what_cannot_have_blocks_is_said() -> None:
         plan(network(), PlanOptions(format="nvfp4", block=32))
     with pytest.raises(QdqError, match=r"10\.3\.0 does not read FP4, which 10\.8 does"):
         insert(network(), options=InsertOptions(PlanOptions(format="nvfp4", trt_version="10.3.0")))
+
+
+def test_steps_that_divide_channels_are_refused_and_auto_does_without() -> None:
+    with pytest.raises(QdqError, match="--condition smooth: divides channels"):
+        insert(network(), data=samples(), options=InsertOptions(NVFP4.plan, condition="smooth,correct"))
+    with pytest.raises(QdqError, match="one per block"):
+        insert(network(), data=samples(), options=InsertOptions(NVFP4.plan, keep_float="auto"))
+    done = insert(network(), data=samples(), options=InsertOptions(NVFP4.plan, condition="auto"))
+    assert not any("smooth" in note for note in done.notes)
+
+
+def test_finetune_says_that_such_blocks_are_not_trained(tmp_path: Path) -> None:
+    made = insert(network(), data=samples(), options=NVFP4).model
+    with pytest.raises(QdqError, match="get their scales at run time"):
+        finetune(made, samples(), output=tmp_path / "t.onnx")
 
 
 PACKED = """
