@@ -24,8 +24,7 @@ from qdqtool.observers.collect import count_batches, tasks_of
 from qdqtool.observers.observer_state import mergeable_of
 from qdqtool.observers.options import CalibrationOptions, with_method
 from qdqtool.observers.state_file import State
-from qdqtool.observers.table import read_table
-from qdqtool.observers.value_ranges import read_ranges
+from qdqtool.observers.table import read_ranges, read_table
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.precision.widen import open_fp32
 from qdqtool.runtime.activations import ObservableModel, observable

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from qdqtool.display import counted
 from qdqtool.engine.compare import MEANING, LayerComparison, LayerPair
 from qdqtool.engine.cost import Forecast, layers_in_kernels
-from qdqtool.engine.end_types import Ends
 from qdqtool.engine.layer_info import EngineInfo
-from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.layer_types import layer_types
+from qdqtool.engine.predict import FLOAT, PredictedLayer
 from qdqtool.engine.products import FORMAT_TITLES
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, number_format
+from qdqtool.graph.view import GraphView
+from qdqtool.precision.element_types import FLOATS, type_name
+
+Ends = tuple[str, str]  # what a layer reads and what it gives: "INT8", "FP8", "FP16", "FP32", "BF16", or "float"
 
 
 def layer_lines(layers: Sequence[PredictedLayer], ends: Sequence[Ends], forecast: Forecast) -> list[str]:
@@ -136,3 +140,19 @@ def _row_json(row: LayerPair) -> dict[str, Any]:
         "predicted": None if row.predicted is None else row.predicted.name,
         "note": row.note,
     }
+
+
+def end_types(file: GraphView, layers: Sequence[PredictedLayer], types: Mapping[str, int] | None) -> tuple[Ends, ...]:
+    """What each layer reads, the number format where it takes codes, and gives."""
+    if types is None:
+        return tuple((_word(layer.input), _word(layer.output)) for layer in layers)
+    found = zip(layers, layer_types(file, layers, types), strict=True)
+    return tuple((_word(layer.input, _floats_first(of.inputs)), _word(layer.output, of.outputs)) for layer, of in found)
+
+
+def _floats_first(codes: Sequence[int]) -> list[int]:
+    return sorted(codes, key=lambda code: code not in FLOATS)
+
+
+def _word(precision: str, codes: Iterable[int] = ()) -> str:
+    return next((type_name(code) for code in codes), FLOAT) if precision == FLOAT else number_format(precision).title

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counted histograms to a table of scales. Nothing is run or counted here."""
+"""Counted histograms to a table of scales, and to the range of every tensor. Nothing is run or counted here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.observers.observer_state import mergeable_of
 from qdqtool.observers.pre_batchnorm_range import METHOD, AffineRange
 from qdqtool.observers.state_file import State
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges, range_of_histogram
 from qdqtool.scales import ALL_ZERO, Scale, ScaleTable
 
 BEHIND_SILU = "mse after the SiLU:"  # and what it makes: the method of a scale
@@ -115,3 +116,18 @@ def _fault(histogram: AnyHistogram | AffineRange) -> str:
     if histogram.is_empty:
         return "has no elements"
     return ALL_ZERO if histogram.all_zero else ""
+
+
+def read_ranges(state: State, input_shapes: Mapping[str, tuple[int, ...]]) -> ValueRanges:
+    """The range of every tensor of a calibration, infinities left out.
+
+    A tensor that was not counted, since an activation cuts it, has the range of what the activation lets through.
+    """
+    plan, observation = state.plan, state.observation
+    counted = mergeable_of(observation.of_all(plan))
+    samples = observation.samples
+    found = {name: range_of_histogram(one, samples) for name, one in counted.items()}
+    for name, one in observation.ranges.items():
+        found[name] = ValueRange(0.0, 0.0) if one.is_empty else ValueRange(min(one.low, 0.0), max(one.high, 0.0))
+    found.update((name, found[after]) for name, after in plan.follows.items() if after in found)
+    return ValueRanges(found, "data", samples, input_shapes)

@@ -25,7 +25,7 @@ from qdqtool.measuring.keep_float import Keeping, LossMeter, OutputLoss, choose_
 from qdqtool.measuring.output_loss import NOTABLE_LOSS
 from qdqtool.measuring.weight_search import counted_moments, search_scales, tensor_scales
 from qdqtool.observers.options import with_method
-from qdqtool.observers.value_ranges import read_ranges
+from qdqtool.observers.table import read_ranges
 from qdqtool.passes.peel import is_plain, peel_pairs
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.passes.unsupported_quant_ops import quantizes_by_operators

@@ -13,11 +13,18 @@ from qdqtool.engine.built_text import engine_json, layer_rows, layer_text, sourc
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import Forecast, layers_in_kernels
 from qdqtool.engine.diff import AlignedLayers, align_layers, difference_lines, totals_table
-from qdqtool.engine.end_types import Ends, end_types
 from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.layer_work import LayerWork
 from qdqtool.engine.predict import PredictedLayer
-from qdqtool.engine.predicted_text import comparison_json, comparison_lines, forecast_lines, layer_lines, layers_json
+from qdqtool.engine.predicted_text import (
+    Ends,
+    comparison_json,
+    comparison_lines,
+    end_types,
+    forecast_lines,
+    layer_lines,
+    layers_json,
+)
 from qdqtool.engine.read_info import read_layer_info, with_profile
 from qdqtool.engine.totals import EngineTotals, totals_lines, totals_of
 from qdqtool.forecasting.model_layers import PredictedEngine, predict_engine

@@ -11,10 +11,9 @@ import pytest
 
 from qdqtool.engine.compare import LayerComparison, compare_layers, node_ops
 from qdqtool.engine.cost import forecast
-from qdqtool.engine.end_types import end_types
 from qdqtool.engine.layer_info import EngineInfo, EngineLayer, LayerTensor
 from qdqtool.engine.predict import predict_layers
-from qdqtool.engine.predicted_text import comparison_json, comparison_lines, layer_lines, layers_json
+from qdqtool.engine.predicted_text import comparison_json, comparison_lines, end_types, layer_lines, layers_json
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion

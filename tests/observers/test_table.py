@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,29 @@ import pytest
 from qdqtool.amax.histogram import Histogram
 from qdqtool.amax.method_table import Method
 from qdqtool.amax.methods import choose_amax
-from qdqtool.calibration.engine import calibrate
+from qdqtool.calibration.engine import calibrate, observe_ranges
+from qdqtool.data.loader import inputs_of, open_loader
+from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.observers import table
 from qdqtool.observers.collect import count_batches
 from qdqtool.observers.observation_plan import ObservationPlan
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.observers.table import read_ranges
+from qdqtool.runtime.activations import OrtActivations
 from qdqtool.scales import Scale
-from tests.graphs import model_of
+from tests.graphs import SMALL_NET, model_of
+
+QUIET = CalibrationOptions(progress=False)
+NORMALIZED = """g (float[N,4,6,6] x) => (float[N,4,6,6] y) <float[4,4,1,1] w, float[4] s = {1.0, 2.0, 0.5, 1.0}, float[4] b = {0.0, 1.0, 0.0, 2.0}, float[4] m = {0.0, 0.0, 1.0, 0.0}, float[4] v = {1.0, 4.0, 1.0, 1.0}> {
+ c = Conv(x, w)
+ n = BatchNormalization(c, s, b, m, v)
+ y = Relu(n)
+}"""  # noqa: E501
+
 
 pytest.importorskip("onnxruntime")
+
 
 NET = """g (float[2,3,4] x) => (float[4,3,2] y, float[2,3,4] z) {
     t = Transpose<perm=[2,1,0]>(x) y = Identity(t) n = Neg(x) z = Relu(n) }"""
@@ -56,6 +70,8 @@ def test_a_tensor_that_an_activation_alone_reads_takes_the_scale_behind_it() -> 
 
 SILU = """g (float[2,3] x) => (float[2,3] y) <float[3,3] w = {1,0,0,0,1,0,0,0,1}>
     { a = MatMul(x, w) s = Sigmoid(a) y = Mul(a, s) }"""
+
+
 ROWS = [{"x": np.array([[3, -90, 1], [2, -5, 0.5]], np.float32)}]
 
 
@@ -96,3 +112,63 @@ def test_what_a_silu_alone_reads_is_kept_in_a_state() -> None:
     assert plan.silu == {"a": "y"} == ObservationPlan.from_json(facts).silu
     del facts["silu"]  # states of before
     assert ObservationPlan.from_json(facts).silu == {}
+
+
+def batches(shape: tuple[int, ...] = (2, 4, 8, 8)) -> list[dict[str, Any]]:
+    values = np.random.default_rng(8)
+    return [{"x": values.normal(size=shape).astype(np.float32)} for _ in range(3)]
+
+
+@pytest.mark.parametrize(("text", "shape"), [(SMALL_NET, (2, 4, 8, 8)), (NORMALIZED, (1, 4, 6, 6))])
+def test_every_tensor_has_the_range_that_its_arrays_have(text: str, shape: tuple[int, ...]) -> None:
+    model, data = model_of(text), batches(shape)
+    found = observe_ranges(Model(model), data, QUIET)
+    run = OrtActivations(Model(model))
+    arrays: dict[str, list[Any]] = {}
+    for batch in data:
+        for name, values in run.run(batch):
+            arrays.setdefault(name, []).append(values)
+    assert set(found.tensors) == set(arrays) and found.samples == 3 * shape[0]
+    for name, parts in arrays.items():
+        values, one = np.concatenate(parts), found.tensors[name]
+        assert one.low == pytest.approx(min(float(values.min()), one.low), rel=1e-3, abs=1e-5), name
+        assert one.largest == pytest.approx(float(np.abs(values).max()), rel=1e-3), name
+        if one.mean is not None:
+            assert one.mean == pytest.approx(float(np.abs(values).mean()), rel=1e-2, abs=1e-6), name
+            assert one.elements == values.size // found.samples
+
+
+def test_before_a_batchnorm_the_range_alone_is_known() -> None:
+    found = observe_ranges(Model(model_of(NORMALIZED)), batches((1, 4, 6, 6)), QUIET)
+    assert found.tensors["c"].mean is None and found.tensors["c"].largest > 0
+
+
+def test_a_tensor_that_an_activation_cuts_has_the_range_of_what_gets_through() -> None:
+    state = count_batches(Model(model_of(SMALL_NET)), batches(), CalibrationOptions("mse", progress=False))
+    assert set(state.plan.follows) == {"c1", "c2"}
+    found, whole = read_ranges(state, {}), observe_ranges(Model(model_of(SMALL_NET)), batches(), QUIET)
+    assert found.tensors.keys() == whole.tensors.keys()
+    assert found.tensors["c1"] == found.tensors["r1"] == whole.tensors["r1"] != whole.tensors["c1"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_change_nothing(workers: int) -> None:
+    one = observe_ranges(Model(model_of(SMALL_NET)), batches(), QUIET)
+    other = observe_ranges(Model(model_of(SMALL_NET)), batches(), CalibrationOptions(progress=False, workers=workers))
+    assert one == other
+
+
+def test_data_that_can_be_walked_once_have_no_shapes() -> None:
+    def generate() -> Iterator[dict[str, Any]]:
+        yield from batches()
+
+    model = model_of(SMALL_NET)
+    feed = open_loader(generate(), inputs_of(model.graph))
+    found = observe_ranges(Model(model), feed, QUIET)
+    assert found.input_shapes == {} and found.samples == 6
+    assert found.tensors == observe_ranges(Model(model), batches(), QUIET).tensors
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(QdqError, match=r"data: .*; ranges need"):
+        observe_ranges(Model(model_of(SMALL_NET)), [], QUIET)
