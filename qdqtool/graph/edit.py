@@ -121,9 +121,10 @@ class Editor:
             attributes = [onnx.helper.make_attribute(name, value) for name, value in given if value is not None]
             entries = [onnx.StringStringEntryProto(key=TRACE + key, value=value) for key, value in trace]
             domain, _, name = op.rpartition("::")
-            self._templates[kind] = onnx.NodeProto(
-                op_type=name, domain=domain, attribute=attributes, metadata_props=entries
-            )
+            made = onnx.NodeProto(op_type=name, attribute=attributes, metadata_props=entries)
+            if domain:  # an empty one would stand in the file
+                made.domain = domain
+            self._templates[kind] = made
         return self._templates[kind]
 
     def reroute(self, use: Use, name: str) -> None:

@@ -57,6 +57,7 @@ def test_a_new_node_carries_its_trace_axis_and_name() -> None:
     assert [(a.name, a.i, a.type) for a in first.attribute] == [("axis", -1, onnx.AttributeProto.INT)]
     assert [(e.key, e.value) for e in first.metadata_props] == [("qdqtool.rule", "r"), ("qdqtool.origin", "ptq")]
     assert not second.attribute and not second.metadata_props
+    assert not second.HasField("domain")  # nor an empty one, which would be other bytes
 
 
 def test_old_nodes_keep_their_order_and_bytes() -> None:
