@@ -7,11 +7,13 @@ Read by mkdocs (`hooks` in mkdocs.yml); nothing of it is written into the folder
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
+SCHEMAS = sorted((PROJECT / "qdqtool" / "schemas").glob("*.json"))
 _RULES = re.compile(r"\]\((?:\.\./)+rules/(\w+)\.toml\)")
 
 
@@ -20,6 +22,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     pages = {"lint_codes.md": lint_codes(), "rule_tables.md": rule_tables(), "api.md": public_functions()}
+    pages |= {"schemas.md": schemas()} | {f"schemas/{path.name}": path.read_text(encoding="utf-8") for path in SCHEMAS}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -75,6 +78,20 @@ def rule_tables() -> str:
                 parts.append(f"| {kind} | `{rule['name']}` | {versions} | {why} | {rule.get('status', '')} |")
         parts.append("")
     return "\n".join(parts)
+
+
+def schemas() -> str:
+    """The JSON schemas of the package, to download."""
+    parts = [
+        "# JSON schemas",
+        "",
+        "The package has them in the folder `schemas`. A change of one is a change of interface.",
+        "",
+    ]
+    for path in SCHEMAS:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+        parts.append(f"- [{schema['title']}](schemas/{path.name}): {_escaped(schema['description'])}")
+    return "\n".join(parts) + "\n"
 
 
 def _opening(file: Path) -> list[str]:
