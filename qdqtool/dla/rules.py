@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,18 +84,25 @@ def load_dla_rules(version: TrtVersion, platform: Platform) -> DlaRules:
         )
     if platform == "xavier" and version.has_typed_dla:
         raise QdqError("--platform", f"TensorRT {version.text} supports a DLA on AGX Orin only", "choose orin")
-    layers: list[Layer] = []
-    limits: list[Limit] = []
-    sets: dict[str, tuple[str, ...]] = {}
-    for path, document in documents_of(rules_folder() / "dla.toml"):
-        sets = {**{str(name): tuple(ops) for name, ops in document.get("sets", {}).items()}, **sets}
-        layers += [_layer(path, entry) for entry in document.get("layer", [])]
-        limits += [_limit(path, entry) for entry in document.get("limit", [])]
+    layers, limits, sets = _rules_in(rules_folder() / "dla.toml")
     of_platform = [rule for rule in layers if platform in rule.platforms]
     here = tuple(rule for rule in of_platform if holds(Path("dla.toml"), rule, version))
     elsewhere = tuple(rule for rule in of_platform if rule.status == "guess" and rule not in here)
     kept = tuple(r for r in limits if platform in r.platforms and holds(Path("dla.toml"), r, version))
     return DlaRules(platform, here, kept, spell_out(Path("dla.toml"), sets), elsewhere)
+
+
+@functools.cache
+def _rules_in(path: Path) -> tuple[list[Layer], list[Limit], dict[str, tuple[str, ...]]]:
+    """All layers, limits and sets of a file and of those that it extends."""
+    layers: list[Layer] = []
+    limits: list[Limit] = []
+    sets: dict[str, tuple[str, ...]] = {}
+    for place, document in documents_of(path):
+        sets = {**{str(name): tuple(ops) for name, ops in document.get("sets", {}).items()}, **sets}
+        layers += [_layer(place, entry) for entry in document.get("layer", [])]
+        limits += [_limit(place, entry) for entry in document.get("limit", [])]
+    return layers, limits, sets
 
 
 def _layer(path: Path, entry: Mapping[str, Any]) -> Layer:

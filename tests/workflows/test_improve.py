@@ -74,7 +74,8 @@ def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> Non
     onnx.save(model_of(MAP_NET), tmp_path / "net.onnx")
     bad = InsertOptions(calibration="percentile=20", keep_float=0)
     insert(tmp_path / "net.onnx", data=here / "data.npy", options=bad, output=tmp_path / "bad.onnx")
-    result = improve(tmp_path / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(0.01))
+    asked = options(0.01, effort="fast")
+    result = improve(tmp_path / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
     given, best = result.trials[0], result.best
     assert given.loss is not None and best.loss is not None and best.loss.value < 0.01 < given.loss.value
     assert result.meets and result.metric == "signal at the outputs"
@@ -130,14 +131,14 @@ def test_a_looser_bound_ends_no_sooner_while_something_is_lost(
     """A looser bound gave a worse model: the first attempt that was surely within it ended the search."""
     found = {"method auto": 0.19, "method mse": 0.18, "method entropy": 0.3, "condition": 0.04}
     tried, lost = [], []
-    for most in (0.5, 0.2, 0.1):
+    for most in (0.5, 0.1):
         losses(monkeypatch, found, wide=0.04)
         asked = options(most, effort="fast")
         result = improve(here / "bad.onnx", here / "data.npy", tmp_path / f"{most}.onnx", asked)
         tried.append([one.candidate.name for one in result.trials])
         lost.append(result.loss.value)
     assert tried[0][:5] == ["as given", "method auto", "method mse", "method entropy", "condition"]
-    assert tried[0] == tried[1] == tried[2] and lost[0] == lost[1] == lost[2] == pytest.approx(0.04)
+    assert tried[0] == tried[1] and lost[0] == lost[1] == pytest.approx(0.04)
 
 
 @pytest.mark.slow
@@ -189,10 +190,7 @@ def test_the_time_that_is_over_names_what_was_not_reached(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [4, 9])
-def test_an_improvement_that_was_stopped_goes_on(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
+def test_an_improvement_that_was_stopped_goes_on(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was made and measured is neither made nor measured again, and the bytes are the same."""
     done: list[str] = []
     stop = [0]
@@ -219,14 +217,15 @@ def test_an_improvement_that_was_stopped_goes_on(
         improve(here / "bad.onnx", here / "data.npy", tmp_path / name, options(most, effort="fast"))
         return list(done)
 
-    whole = run("whole.onnx")
-    stop[0] = at
-    with pytest.raises(KeyboardInterrupt, match=r"^run the same command to continue$"):
-        run("out.onnx")
-    first, stop[0] = list(done), 0
-    assert (tmp_path / ".out.onnx.improving").is_dir() and not (tmp_path / "out.onnx").exists()
+    whole, first = run("whole.onnx"), 0
+    for stop[0] in (4, 6):  # while a step runs, and while an attempt is judged
+        with pytest.raises(KeyboardInterrupt, match=r"^run the same command to continue$"):
+            run("out.onnx")
+        first += len(done)
+        assert (tmp_path / ".out.onnx.improving").is_dir() and not (tmp_path / "out.onnx").exists()
+    stop[0] = 0
     rest = run("out.onnx", 1e-9)  # another bound ends the same attempts elsewhere
-    assert len(first) + len(rest) == len(whole)
+    assert first + len(rest) == len(whole)
     assert (tmp_path / "out.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.onnx", "whole.onnx"]
 
@@ -253,7 +252,7 @@ def test_the_written_models_own_operators_are_told(here: Path, tmp_path: Path, m
     kept = InsertOptions(calibration="mse", keep_float=1)
     insert(here / "net.onnx", data=here / "data.npy", options=kept, output=tmp_path / "kept.onnx")
     losses(monkeypatch, {"as given": 0.3})
-    result = improve(tmp_path / "kept.onnx", here / "data.npy", tmp_path / "out.onnx", options())
+    result = improve(tmp_path / "kept.onnx", here / "data.npy", tmp_path / "out.onnx", options(effort="fast"))
     assert len(result.in_float) == 1 and result.to_blame and not set(result.in_float) & set(result.to_blame)
     assert any("leaves 1 operator" in line and line.endswith(f": {result.in_float[0]}") for line in result.summary())
     assert result.to_json()["in_float"] == list(result.in_float) and "is not met" in result.verdict()
@@ -302,7 +301,7 @@ def test_for_a_board_that_reads_caches_pairs_are_no_matter(
     foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses(monkeypatch, {"as given": 0.0})
-    asked = options(target="dla", trt_version="8.5.2")
+    asked = options(target="dla", trt_version="8.5.2", effort="fast")
     assert improve(foreign, here / "data.npy", tmp_path / "out.onnx", asked).best.refused == ""
 
 
