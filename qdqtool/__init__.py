@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""INT8 quantization of ONNX models for TensorRT, as Q/DQ nodes or as a calibration cache."""
+"""Quantization of ONNX models for TensorRT: INT8 as Q/DQ nodes or as a calibration cache, FP8, INT4 and NVFP4."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from qdqtool.trtversion import parse
 
 # The description of the project: README.md, the wheel and the site have the same words.
 SUMMARY = (
-    "qdqtool quantizes ONNX models to INT8 for TensorRT, as Q/DQ nodes or as a calibration cache, "
+    "qdqtool quantizes ONNX models for TensorRT, to INT8 (Q/DQ nodes or a calibration cache), FP8, INT4 and NVFP4, "
     "and measures the accuracy loss."
 )
 
