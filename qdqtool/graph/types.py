@@ -160,8 +160,9 @@ def inferred(lean: onnx.ModelProto, *, values: bool = False) -> GraphProto:
     """
     if _names_too_long_a_shape(lean.graph):
         return lean.graph
-    opset = opset_of(lean) or 1
-    if opset >= _FP4_OPSET and any(f"{node.domain}::{node.op_type}" == DYNAMIC_FP4 for node in lean.graph.node):
+    opset, known = opset_of(lean) or 1, (f"{one.domain}::{one.name}" for one in lean.functions)
+    reads = any(f"{node.domain}::{node.op_type}" == DYNAMIC_FP4 for node in lean.graph.node)
+    if reads and opset >= _FP4_OPSET and DYNAMIC_FP4 not in known:
         lean.functions.append(onnx.parser.parse_function(_DYNAMIC_FP4_TYPES.replace("OPSET", str(opset))))
     try:
         return onnx.shape_inference.infer_shapes(lean, data_prop=values).graph

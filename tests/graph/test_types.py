@@ -44,6 +44,18 @@ def test_the_model_is_not_changed_and_value_info_is_not_needed() -> None:
     assert set(names) == {name for name, kind in kinds.items() if kind == TensorProto.FLOAT}
 
 
+def test_blocks_of_nvfp4_have_types_and_shapes_where_inference_runs_twice() -> None:
+    text = """g (float[2,32] x) => (float[2,32] z) <float s = {1}> {
+ q, e = trt.TRT_FP4DynamicQuantize<axis=-1, block_size=16, scale_type=17>(x, s) f = DequantizeLinear(e, s)
+ d = DequantizeLinear<axis=-1, block_size=16>(q, f) p = a.Plugin(d) r = Relu(p) z = Identity(r) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 11, opset_import: ["" : 23, "trt" : 1, "a" : 1]> {text}')
+    model.graph.value_info.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [2, 32]))
+    types = known_types(Model(model))
+    assert [types[name] for name in "qefdr"] == [TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E4M3FN, 1, 1, 1]
+    shapes = {value.name: len(value.type.tensor_type.shape.dim) for value in infer_types(model, 23).value_info}
+    assert shapes["d"] == 2
+
+
 def test_types_that_the_file_gives_reach_behind_a_plugin() -> None:
     text = "g (float[1,4] x) => (float[1,4] z) { a = Abs(x) b = trt.Clever(a) c = Abs(b) z = Abs(c) }"
     assert float_tensors(Model(model_of(text))) == ["x", "a", "z"]
