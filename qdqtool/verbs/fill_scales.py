@@ -26,19 +26,14 @@ _SHOWN = 6
 
 
 def fill_every_tensor(
-    clean: Model,
-    view: GraphView,
-    rules: RuleBook,
-    decided: Plan,
-    points: dict[str, Scale],
-    table: ScaleTable,
-    options: PeelOptions,
+    clean: Model, rules: RuleBook, decided: Plan, points: dict[str, Scale], table: ScaleTable, options: PeelOptions
 ) -> Complete:
     """Find a scale for every float tensor of the clean model.
 
     Raises:
         QdqError: tensors left without a scale where `fill` does not allow it, named; no data where it is needed.
     """
+    view = clean.view
     found = find_float_tensors(clean, [table], points)
     tensors = [*found.names, *found.unknown]
     if options.force_ptq:

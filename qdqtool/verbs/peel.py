@@ -48,7 +48,6 @@ from qdqtool.precision.assignment import PrecisionRecord, rest_name
 from qdqtool.precision.casts import take_out_types, types_over_pairs
 from qdqtool.precision.widen import Widened, is_typed, refuse_typed, widen_named
 from qdqtool.quantizing.plan import plan_pairs
-from qdqtool.rulebook import RuleBook
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
@@ -187,9 +186,19 @@ def _decide(
     floats = frozenset(node.key for node in view.nodes if node.key not in int8)
     placing = PlanOptions(options.target, options.trt_version)
     decided = plan_pairs(plain, placing, floats=floats, everywhere=False)
-    points = _points_of(opened, view, peeled, plain, needed=not options.force_ptq)
+    points = _points_of(view, peeled, plain)
+    if not points and not options.force_ptq:
+        todo = "give TensorRT the Q/DQ model itself, or quantize activations, too"
+        raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
     baked = bake_weights(view, decided.weights, peeled.codes, rules.policy.weight_rounding, write=options.bake_weights)
-    covered = _cover(plain, view, rules, decided, points, peeled, table, options)
+    if rules.policy.rounds_everything:
+        complete = fill_every_tensor(plain, rules, decided, points, table, options)
+        unscaled = {name: complete.exempt.get(name, "no scale was found") for name in complete.left}
+        covered = _Covered(complete.scales, complete.own, complete.shared_scales, (), unscaled)
+    else:
+        coverage = spread_scales(view, rules, points)
+        outputs = check_coverage(view, decided.groups, coverage, peeled.int8_nodes)
+        covered = _Covered(with_cached_scales(coverage, table), float_outputs=tuple(outputs))
     made = Cache.of(options.trt_version, {name: np.float32(scale.bits) for name, scale in covered.scales.items()})
     return CacheJob(plain, rules, decided, frozenset(peeled.int8_nodes), made, table), covered, baked
 
@@ -331,16 +340,7 @@ def _lowered(clean: Model, version: TrtVersion) -> list[str]:
     return [] if done is None else [done.note]
 
 
-def _points_of(opened: Model, view: GraphView, peeled: Peeled, clean: Model, *, needed: bool) -> dict[str, Scale]:
-    """The points' scales, of which there must be some where they are needed."""
-    points = _here(view, peeled, clean)
-    if needed and not points:
-        todo = "give TensorRT the Q/DQ model itself, or quantize activations, too"
-        raise QdqError(opened.name, "has Q/DQ on constants alone, so a cache would hold no scale", todo)
-    return points
-
-
-def _here(view: GraphView, peeled: Peeled, clean: Model) -> dict[str, Scale]:
+def _points_of(view: GraphView, peeled: Peeled, clean: Model) -> dict[str, Scale]:
     """The points' scales, all of whose tensors the clean model has, made by the same weighted operators."""
     todo = "give the model that Q/DQ were inserted into"
     absent = [name for name in peeled.scales if name not in view.producers and name not in view.inputs]
@@ -367,25 +367,6 @@ def _made_by_lifting(clean: Model) -> frozenset[str]:
     lifted = clean.copy()
     normalize(lifted)
     return frozenset(name for node in lifted.graph.node for name in node.output if name not in before)
-
-
-def _cover(
-    clean: Model,
-    view: GraphView,
-    rules: RuleBook,
-    decided: Plan,
-    points: dict[str, Scale],
-    peeled: Peeled,
-    table: ScaleTable,
-    options: PeelOptions,
-) -> _Covered:
-    if not rules.policy.rounds_everything:
-        coverage = spread_scales(view, rules, points)
-        outputs = check_coverage(view, decided.groups, coverage, peeled.int8_nodes)
-        return _Covered(with_cached_scales(coverage, table), float_outputs=tuple(outputs))
-    complete = fill_every_tensor(clean, view, rules, decided, points, table, options)
-    unscaled = {name: complete.exempt.get(name, "no scale was found") for name in complete.left}
-    return _Covered(complete.scales, complete.own, complete.shared_scales, (), unscaled)
 
 
 def _warnings(clean: Model, options: PeelOptions) -> list[str]:

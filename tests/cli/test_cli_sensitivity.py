@@ -15,10 +15,8 @@ import pytest
 
 from qdqtool.cli.main import main, parser_of
 from qdqtool.cli.next_steps import after_sensitivity
-from qdqtool.engine.layer_work import Product
-from qdqtool.measuring.operator_work import OperatorWork
 from qdqtool.measuring.policies import SensitivityRanking
-from qdqtool.measuring.sensitivity_runner import OperatorLoss
+from qdqtool.measuring.sensitivity_runner import OperatorLoss, OperatorWork
 from qdqtool.scales import ScaleTable
 from qdqtool.verbs.sensitivity import SensitivityResult
 from tests.collapsing_nets import residual_net, samples
@@ -185,7 +183,7 @@ def test_only_an_insert_that_differs_from_a_plain_one_is_proposed(
     loss: float, without: float, share: float, keep: str, ending: str
 ) -> None:
     """It proposed what plain insert had made already, as X.better."""
-    found = (OperatorLoss("a", "a", "Conv", 0.1, OperatorWork(Product(1, 1, 1, 1), 1, 1, 1), share, without),)
+    found = (OperatorLoss("a", "a", "Conv", 0.1, OperatorWork(1, 1), share, without),)
     words = ["sensitivity", "m.onnx", "--data", "d.npz", *(["--keep-float", keep] if keep else [])]
     args = parser_of("sensitivity")[0].parse_args(words[1:])
     lines = after_sensitivity(args, SensitivityResult(SensitivityRanking(found, loss), ScaleTable()))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.model import Model
-from qdqtool.measuring.operator_work import work_of
+from qdqtool.measuring.sensitivity_runner import work_of
 from qdqtool.runtime.activations import ObservableModel
 from tests.graphs import model_of
 
@@ -34,11 +34,11 @@ def test_multiply_adds_are_counted(text: str, shape: tuple[int, ...], macs: int)
 
 @pytest.mark.parametrize(("batch", "runs"), [("2", 0), ("N", 1)])
 def test_shapes_that_inference_finds_need_no_run(batch: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qdqtool.measuring import operator_work
+    from qdqtool.measuring import sensitivity_runner
 
     made = []
-    real = operator_work.OrtActivations.of
-    monkeypatch.setattr(operator_work.OrtActivations, "of", lambda *a, **k: made.append(a) or real(*a, **k))
+    real = sensitivity_runner.OrtActivations.of
+    monkeypatch.setattr(sensitivity_runner.OrtActivations, "of", lambda *a, **k: made.append(a) or real(*a, **k))
     text = f"g (float[{batch},4,8,8] x) => (float[{batch},6,8,8] y) <float[6,4,1,1] w> {{ a = Relu(x) y = Conv(a, w) }}"
     work = work_of(ObservableModel(Model(model_of(text))), {"x": np.ones((2, 4, 8, 8), np.float32)}, ["y"])["y"]
     assert (work.macs, work.read, work.grid, len(made)) == (2 * 64 * 24, 512, (8, 8), runs)
