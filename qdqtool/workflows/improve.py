@@ -36,6 +36,7 @@ from qdqtool.diagnosis.cause import LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
+from qdqtool.evaluation.loss_scale import WITHOUT_LABELS, Word, word_of
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.files import FileSet
 from qdqtool.forecasting.boards import Destination
@@ -292,9 +293,11 @@ class _Improvement:
         self._beat.begin(f"{candidate.name}: measuring for the report")
         count, title, labeled = judge.count, judge.title, judge.labeled
         loss = self._loss_of_choosing(best)
+        word = self._word(best, loss)
         if self._options.eval_data is not None:
             report = self._judges.to_report(self._splits[_ALL].report)
-            loss = report.loss(target_of_candidate(candidate, made, self._target))
+            judgment = report.judgment(target_of_candidate(candidate, made, self._target))
+            loss, word = loss_between(report.reference, judgment.figure), report.word(judgment)
             count, title, labeled = report.count, report.chosen.task.title, report.chosen.labeled
             if title != judge.title:
                 self.notes.append(f"attempts are held against --max-loss by {judge.title}, the result by {title}")
@@ -327,9 +330,18 @@ class _Improvement:
             tuple(one for one in STAGES if one not in stages_of(self._options.effort)),
             meets and is_shown(loss, self._most, count),
             judge.beside,
+            word=word,
             independent=self._options.eval_data is not None,
             causes=self._causes,
         )
+
+    def _word(self, best: _Tried, loss: Figure) -> Word:
+        """How much is lost; of classes without labels by the outputs, as agreement falls sooner than accuracy."""
+        reference, found = self._judge.reference.whole, best.figures.whole
+        beside = reference.beside, found.beside
+        if self._judge.labeled or reference.figure.metric in WITHOUT_LABELS or beside[0] is None or beside[1] is None:
+            return word_of(reference.figure.metric, loss, reference.figure.value)
+        return word_of(beside[0].metric, loss_between(beside[0], beside[1]), beside[0].value)
 
     def _whole(self, name: str) -> ResampledFigure:
         return self._tried[name].figures.whole.figure

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.evaluation.loss_scale import WORDS, Word
 from qdqtool.evaluation.metrics import Figure, figure_json, loss_in_words
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class ImproveResult(Displayed):
         untried: stages that are for a higher effort.
         shown: whether the samples show that the loss lies within `max_loss`, with 95 %.
         beside: what candidates were measured by beside the metric; "" where nothing was.
+        word: how much `loss` is, as `evaluation/loss_scale.py` has it.
         independent: whether `loss` is of separate data.
         causes: why the model as given loses; None where that could not be measured.
     """
@@ -83,6 +85,7 @@ class ImproveResult(Displayed):
     untried: tuple[str, ...] = ()
     shown: bool = False
     beside: str = ""
+    word: Word = ""
     independent: bool = False
     causes: LossCauses | None = None
 
@@ -106,7 +109,7 @@ class ImproveResult(Displayed):
             *self._reasons(),
         ]
         where = "separate samples" if self.independent else "samples that did not choose it"
-        lines.append(f"on {where}: {self.format_loss()}")
+        lines.append(f"on {where}: {self.format_loss()}; {WORDS[self.word]}")
         if self.meets and not self.shown:
             lines.append(f"within --max-loss {self.max_loss:g}, but {self._not_shown()}")
         if self.reference_warning:
@@ -207,6 +210,7 @@ class ImproveResult(Displayed):
             "changes": list(self.changes),
             "unreached": list(self.unreached),
             "loss": figure_json(self.loss),
+            "loss_word": self.word or None,
             "labeled": self.labeled,
             "in_float": list(self.in_float),
             "to_blame": dict(self.to_blame),

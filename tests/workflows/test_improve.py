@@ -81,6 +81,10 @@ def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> Non
     assert result.meets and result.metric == "signal at the outputs"
     assert has_qdq(GraphView(onnx.load(tmp_path / "out.onnx").graph))
     assert result.samples == {"calibrate": 48, "choose": 48, "report": 48}, "every sample has a part in all of it"
+    assert result.word == result.to_json()["loss_word"] == "little"
+    assert any(
+        line.startswith("on samples that did not") and line.endswith("; little is lost") for line in result.summary()
+    )
     assert result.causes is not None and result.causes.causes[0].name == "preprocessing", "the input is clipped"
     text = "\n".join(result.summary())
     assert (
@@ -243,6 +247,7 @@ def test_without_labels_it_is_said_what_was_not_measured(here: Path, tmp_path: P
     np.save(tmp_path / "own.npy", np.zeros(48, np.int64))
     labeled = options(0.5, effort="fast", labels=tmp_path / "own.npy")
     known = improve(here / "bad.onnx", here / "data.npy", tmp_path / "own.onnx", labeled)
+    assert known.word == "", "labels that FP32 does not meet show no loss"
     assert known.labeled and not any("was measured" in line for line in known.summary())
 
 
