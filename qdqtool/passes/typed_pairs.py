@@ -212,6 +212,9 @@ class _TypedWriter:
         made: dict[str, str] = {}
         new = [proto for proto in graph.node if proto.output[0] not in before]
         quantizing, dequantizing = ([proto for proto in new if proto.op_type == op] for op in (QUANTIZE, DEQUANTIZE))
+        if len(quantizing) != len(dequantizing):
+            name = dequantizing[0].output[0]
+            raise QdqError(name, "is a weight of a model with FP16 or BF16 tensors", "give the FP32 model, and --rest")
         clips = {proto.input[0]: proto for proto in new if proto.op_type == "Clip"}  # of formats with fewer codes
         for quantize, dequantize in zip(quantizing, dequantizing, strict=True):
             uses, clip = moved.get(dequantize.output[0], []), clips.get(quantize.output[0])

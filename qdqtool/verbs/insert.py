@@ -333,6 +333,8 @@ def _clean(
         refuse_typed(opened, f"{edits} edits FP32 weights")
     said = write_pairs(opened)
     has_pairs = bool(opened.view.pairs)
+    if number_format(options.plan.format).blocks and not has_pairs:
+        refuse_typed(opened, f"--format {options.plan.format} stores the codes of FP32 weights")
     anew = options.requantize and has_pairs
     if not anew:
         said += repair_dead_channels(opened.view)

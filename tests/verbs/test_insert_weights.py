@@ -185,6 +185,19 @@ def test_an_old_version_another_length_and_a_search_for_layers_are_refused() -> 
         insert(network(), data=samples(), options=InsertOptions(PlanOptions(format="int4"), keep_float=1))
 
 
+@pytest.mark.parametrize("name", ["int4", "nvfp4"])
+def test_a_model_with_halves_is_refused(name: str) -> None:
+    half = network()
+    for tensor in half.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            value = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    for value in (*half.graph.input, *half.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    with pytest.raises(QdqError, match=f"FP16 or BF16 tensors, and --format {name} stores"):
+        insert(half, options=InsertOptions(PlanOptions(format=name)))
+
+
 def test_pairs_that_are_there_stay() -> None:
     made = insert(network(), options=INT4).model
     again = insert(made, options=INT4).model
