@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,29 +26,34 @@ class Decisions:
             `--max-output-loss`); None where no search was made, {} where a search left nothing in float.
         attention: first output of the second product of an attention -> why it stays in float, "" where it is INT8;
             None where no attention was measured (`--attention auto`).
+        formats: first output of an operator, of an attention that of its second product -> its number format, "" for
+            float, and the reason (`--format mixed`); None where one format is for all.
     """
 
     requantize_points: tuple[str, ...] = ()
     float_layers: Mapping[str, str] | None = None
     attention: Mapping[str, str] | None = None
+    formats: Mapping[str, tuple[str, str]] | None = None
 
     def then(self, later: Decisions) -> Decisions:
         """These and later ones; where both give a reason for one operator, the later."""
         points = dict.fromkeys((*self.requantize_points, *later.requantize_points))
         layers = _joined(self.float_layers, later.float_layers)
-        return Decisions(tuple(points), layers, _joined(self.attention, later.attention))
+        attention, formats = _joined(self.attention, later.attention), _joined(self.formats, later.formats)
+        return Decisions(tuple(points), layers, attention, formats)
 
     def within(self, names: Mapping[str, object]) -> Decisions:
         """Those about tensors and operators that a graph has; `names` has what its nodes make."""
         points = tuple(name for name in self.requantize_points if name in names)
-        return Decisions(points, _within(self.float_layers, names), _within(self.attention, names))
+        layers, attention = _within(self.float_layers, names), _within(self.attention, names)
+        return Decisions(points, layers, attention, _within(self.formats, names))
 
 
-def _joined(first: Mapping[str, str] | None, later: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def _joined(first: Mapping[str, T] | None, later: Mapping[str, T] | None) -> Mapping[str, T] | None:
     return None if first is None and later is None else {**(first or {}), **(later or {})}
 
 
-def _within(reasons: Mapping[str, str] | None, names: Mapping[str, object]) -> Mapping[str, str] | None:
+def _within(reasons: Mapping[str, T] | None, names: Mapping[str, object]) -> Mapping[str, T] | None:
     return None if reasons is None else {name: reason for name, reason in reasons.items() if name in names}
 
 
@@ -138,6 +145,8 @@ def encode_facts(decisions: Decisions, provenance: Provenance) -> dict[str, Any]
         facts["kept"] = dict(decisions.float_layers)
     if decisions.attention is not None:
         facts["attention"] = dict(decisions.attention)
+    if decisions.formats is not None:
+        facts["formats"] = {name: list(chosen) for name, chosen in decisions.formats.items()}
     if one.model_sha256:
         facts["model_sha256"] = one.model_sha256
     return {**facts, **one.other}
@@ -155,7 +164,13 @@ def decode_facts(facts: object) -> tuple[Decisions, Provenance]:
         if name in facts and not is_fine(facts[name]):
             raise ValueError(f"fact {name} must be {kind}")
     left = dict(facts)
-    decisions = Decisions(tuple(left.pop("cuts", ())), left.pop("kept", None), left.pop("attention", None))
+    formats = left.pop("formats", None)
+    decisions = Decisions(
+        tuple(left.pop("cuts", ())),
+        left.pop("kept", None),
+        left.pop("attention", None),
+        None if formats is None else {name: (row, reason) for name, (row, reason) in formats.items()},
+    )
     predicted, candidates = left.pop("predicted", None), left.pop("candidates", None)
     provenance = Provenance(
         origins=left.pop("tensors", {}),
@@ -194,6 +209,10 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(one) in (int, float) for one in value)
 
 
+def _is_choice(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_word, value))
+
+
 def _is_data(value: object) -> bool:
     return isinstance(value, dict) and _is_words(value.get("left_out", []))
 
@@ -213,6 +232,7 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "behind": (_is_words, "a list of words"),
     "kept": (_is_object_of(_is_word), "an object of words"),
     "attention": (_is_object_of(_is_word), "an object of words"),
+    "formats": (_is_object_of(_is_choice), "an object of pairs of words"),
     "method": (_is_word, "a word"),
     "samples": (_is_count, "an integer"),
     "tensors": (_is_object_of(_is_count), "an object of integers"),

@@ -28,6 +28,9 @@ from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rule_files import rules_folder
 
 _LARGEST_BLOCK_SCALE = 448  # of E4M3
+MIXED = "mixed"
+"""The word of `--format` that leaves the format to each operator."""
+_MIXED = ("int8", "fp8", "int4")  # of which it is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,20 @@ def number_format(name: str) -> NumberFormat:
     """
     formats = number_formats()
     if name not in formats:
-        raise QdqError("--format", f"{name!r} is not a number format", f"choose {', '.join(formats)}")
+        raise QdqError("--format", f"{name!r} is not a number format", f"choose {', '.join([*formats, MIXED])}")
     return formats[name]
+
+
+def formats_of(name: str, release: tuple[int, int] | None = None) -> tuple[NumberFormat, ...]:
+    """The formats that a word of `--format` stands for: one, or of `mixed` those that a release of TensorRT reads.
+
+    Raises:
+        QdqError: there is none of that name.
+    """
+    if name != MIXED:
+        return (number_format(name),)
+    rows = map(number_format, _MIXED)
+    return tuple(row for row in rows if release is None or release >= row.since)
 
 
 @cache

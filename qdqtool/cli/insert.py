@@ -209,11 +209,14 @@ def _print_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
     from qdqtool.conditioning.before_insert import PEEL_FIRST
+    from qdqtool.formats import MIXED
 
     lines, written = result.summary(), Path(str(result.model))
     if result.output_loss is not None and result.output_loss.hint():
         lines.append(f"to measure it: {measured_first(args, written, result.output_loss)}")
-        lines += lose_less(args, written, plain=not (result.inserted.kept or result.requantized or result.conditioned))
+        if args.format != MIXED:  # neither edited for one format nor trained
+            edited = result.inserted.kept or result.requantized or result.conditioned
+            lines += lose_less(args, written, plain=not edited)
     if any(note.endswith(PEEL_FIRST) for note in result.notes):
         lines += peeled_first(args, written)
     if not result.plan.points and not result.inserted.kept:

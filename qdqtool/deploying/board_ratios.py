@@ -41,20 +41,25 @@ def over_boards(
 ) -> Iterator[BoardRatio]:
     """The ratio on every device that runs the version and is fast in the format; none where a size is not known."""
     if fp16 and int8:
-        for name, times in _fast_devices(version, row):
+        for name, times in fast_devices(version, row):
             yield _ratio(name, times, fp16, int8, row)
 
 
-def _fast_devices(version: TrtVersion | None, row: NumberFormat) -> Iterator[tuple[str, LayerTimes]]:
+def fast_devices(version: TrtVersion | None, *rows: NumberFormat) -> Iterator[tuple[str, LayerTimes]]:
+    """Every device that runs the version, has the formats, and multiplies in each of them faster than in FP16.
+
+    Beside others, a format for weights alone is one that the device reads.
+    """
+    active = [row for row in rows if "activation" in row.roles] or rows
     for name, place, device in known_places():
         board = place.board
         runs = (
             board is not None
             and board.int8
-            and int(board.sm) >= row.sm
+            and int(board.sm) >= max(row.sm for row in rows)
             and (version is None or in_range(version, board.trt))
         )
-        if runs and device.rates.get(row.name, 0) > device.rates["half"]:
+        if runs and all(device.rates.get(row.name, 0) > device.rates["half"] for row in active):
             yield name, LayerTimes(device)
 
 
@@ -75,7 +80,7 @@ def pays_nowhere(
     if not (fp16 and int8):
         return ""
     ratios = dict[str, float]()
-    for name, times in _fast_devices(version, row):
+    for name, times in fast_devices(version, row):
         ratios[name] = times.total(fp16) / times.total(int8)
         if ratios[name] > PAYS and _ratio(name, times, fp16, int8, row).verdict == "pays":
             return ""

@@ -18,12 +18,12 @@ from qdqtool.engine.layer_types import layer_types
 from qdqtool.engine.macs import multiply_adds
 from qdqtool.engine.onnx_nodes import OnnxNodes
 from qdqtool.engine.predict import FLOAT, REFORMATS, Port, Precision, PredictedLayer
-from qdqtool.formats import number_format
+from qdqtool.formats import format_of_element, number_format
 from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.tensors import BITS
-from qdqtool.graph.view import GraphView, Node, attribute
+from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.precision.element_types import type_name
@@ -349,6 +349,7 @@ class LayerWidths:
         types: Mapping[str, int] | None,
         file: GraphView | None,
     ) -> None:
+        self._view = view
         self._types, self._ends = types, frozenset((*view.inputs, *view.outputs))
         self._ports = None if types is None else layer_types(file or view, layers, types)
 
@@ -360,6 +361,15 @@ class LayerWidths:
         if self._types is None:
             return ("FP32", 8 * FP32_BYTES) if tensor in self._ends else ("FP16", 8 * FP16_BYTES)
         return _named(self._types.get(tensor, int(TensorProto.FLOAT)))
+
+    def of_codes(self, weight: str) -> tuple[tuple[str, str, int], ...]:
+        """Codes and scales that a product of floats reads in place of a weight: name, type, bits; empty for floats."""
+        maker = self._view.producer(weight)
+        codes = None if maker is None or maker.op != DEQUANTIZE else self._view.constant_tensor(maker.inputs[0])
+        row = None if codes is None else format_of_element(codes.data_type)
+        if maker is None or row is None or "activation" in row.roles:
+            return ()
+        return (maker.inputs[0], row.title, row.bits), (maker.inputs[1], *self.of(maker.inputs[1]))
 
     def of_ports(self, place: int, layer: PredictedLayer) -> list[tuple[str, int]]:
         """The same of all that a layer reads and writes, as it lies in memory there."""
@@ -388,8 +398,9 @@ def moved_values(
         known = axes is not None and None not in axes[1:]
         yield kind, _bytes(axes, bits) if known and axes is not None else None
     for name in layer.weights:
-        kind, bits = widths.of(name, layer.compute)
-        yield kind, _bytes(shapes.get(name, ()), bits)
+        stored = () if layer.compute != FLOAT else widths.of_codes(name)
+        for tensor, kind, bits in stored or ((name, *widths.of(name, layer.compute)),):
+            yield kind, _bytes(shapes.get(tensor, ()), bits)
 
 
 def _bytes(axes: Shape, bits: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import MODE, Device, known_devices, load_device
-from qdqtool.formats import NumberFormat, number_formats
+from qdqtool.formats import MIXED, NumberFormat, formats_of, number_formats
 from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.rule_files import common_words, rules_folder
@@ -160,11 +160,11 @@ def boards_of(platform: str) -> list[Board]:
     return [one for one in known_boards() if any(_begins(platform, word) for word in one.software)]
 
 
-def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -> None:
-    """Refuse a number format that the version or every board of its software lacks.
+def require_format(name: str, target: str, version: TrtVersion | None) -> tuple[NumberFormat, ...]:
+    """The number formats of a word of `--format` that run at a version and on a board of its software.
 
     Raises:
-        QdqError: it is; the formats that there are, or that run there, are named.
+        QdqError: the word's one format is not written, or not there; the formats that run there are named.
     """
     boards = [] if version is None or target == RTX_TARGET else boards_of(version.platform)
     most = max((int(one.sm) for one in boards), default=0)
@@ -177,9 +177,11 @@ def require_format(row: NumberFormat, target: str, version: TrtVersion | None) -
             return f"{there}: {one.title} needs compute capability {one.sm / 10}, and they have up to {most / 10}"
         return ""
 
-    if reason := lacks(row):
+    rows = formats_of(name)
+    if name != MIXED and (reason := lacks(rows[0])):
         fitting = [one.name for one in number_formats().values() if not lacks(one)]
-        raise QdqError(f"--format {row.name}", reason, f"choose {', '.join(fitting)}")
+        raise QdqError(f"--format {name}", reason, f"choose {', '.join([*fitting, MIXED])}")
+    return tuple(row for row in rows if not lacks(row))
 
 
 def _board(entry: Mapping[str, Any]) -> Board:

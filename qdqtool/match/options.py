@@ -160,7 +160,8 @@ class PlanOptions(TargetOptions):
     format: str = option(
         "int8",
         "--format",
-        "number format of the pairs: int8 (default), fp8, int4 (weights alone), nvfp4; see docs/formats.md",
+        "number format of the pairs: int8 (default), fp8, int4 (weights alone), nvfp4, mixed (by operator); see"
+        " docs/formats.md",
         metavar="F",
     )
     block: int | None = option(
@@ -190,9 +191,11 @@ class PlanOptions(TargetOptions):
         Raises:
             QdqError: a rules file that is missing or not of the schema.
         """
-        from qdqtool.rulebook import load_rules  # `-h` does without
+        from qdqtool.formats import INT8, MIXED  # `-h` does without these two
+        from qdqtool.rulebook import load_rules
 
-        rules = load_rules(self.target, self.trt_version, self.rules, self.format)
+        number_format = INT8.name if self.format == MIXED else self.format  # mixed: each format has a plan of its own
+        rules = load_rules(self.target, self.trt_version, self.rules, number_format)
         if self.weights == "per-channel":
             return rules
         return replace(rules, weights=tuple(replace(rule, axis=None) for rule in rules.weights))

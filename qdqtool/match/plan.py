@@ -133,7 +133,8 @@ class Plan(Displayed):
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
         lines = [f"Q/DQ pairs on {activations} and {weights}, around {groups}"]
         if any(one.int8 for one in self.attentions):
-            title = next((point.format.title for point in self.points), INT8.title)
+            within = {name for one in self.attentions if one.int8 for name in one.points}
+            title = next((point.format.title for point in self.points if point.tensor in within), INT8.title)
             chosen = sum(one.int8 for one in self.attentions)
             lines[0] += f"; {chosen} of {counted(len(self.attentions), 'attention')} in {title}"
         if self.refusals:
@@ -152,6 +153,7 @@ _LEFT = {  # rule of a refusal -> what was left, and why
     "keep-float": ("operator", " kept for accuracy"),
     "no-scale": ("place", " without a scale"),
     "weighted": ("operator", " whose weight cannot be quantized"),
+    "mixed": ("operator", " that no format makes cheaper"),
     "weight-blocks": ("operator", " whose weight the number format does not take"),
     "attention": ("product", " of attention"),
     "control-flow": ("operator", " inside If, Loop or Scan"),
@@ -179,11 +181,15 @@ def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[s
     Raises:
         QdqError: nothing of that name was considered; the nearest names are given.
     """
+    inside = [
+        node for nodes in (*(g.nodes for g in plan.groups), *(a.nodes for a in plan.attentions)) for node in nodes
+    ]
+    keys = {name, *(node.key for node in inside if node.name == name)}
+    points = [p for p in plan.points if name == p.tensor or any(read.node in keys for read in p.reads)]
     lines = [
         f"{p.tensor}: {p.role} quantized by rule {p.rule}: {p.reason}"
         + (f" (scale shared with {p.shared_scale})" if p.shared_scale != p.tensor else "")
-        for p in plan.points
-        if name == p.tensor or any(name == read.node for read in p.reads)
+        for p in points
     ]
     lines += [f"{r.site}: left in float by rule {r.rule}: {r.reason}" for r in plan.refusals if r.site == name]
     lines += [f"{h.name}: {h.label} head: {h.evidence}" for h in plan.heads if name in (h.key, h.name)]
@@ -192,7 +198,7 @@ def explain(plan: Plan, name: str, options: PlanOptions | None = None) -> list[s
             lines.append(f"{name}: in the group of rule {group.rule}: {' > '.join(node.name for node in group.nodes)}")
     lines += [_explained(one, name) for one in plan.attentions if any(name in (n.key, n.name) for n in one.nodes)]
     if lines:
-        rules = [p.rule for p in plan.points if name == p.tensor or any(name == read.node for read in p.reads)]
+        rules = [p.rule for p in points]
         rules += [r.rule for r in plan.refusals if r.site == name]
         rules += [g.rule for g in plan.groups if any(name in (node.key, node.name) for node in g.nodes)]
         rules += [one.rule for one in plan.attentions if any(name in (node.key, node.name) for node in one.nodes)]

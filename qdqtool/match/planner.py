@@ -7,12 +7,12 @@ A `Planner` finds once what the plans of one graph with other operators in float
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8, NumberFormat, format_of_element, number_format
+from qdqtool.formats import INT8, MIXED, NumberFormat, format_of_element, formats_of, number_format
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import is_depthwise, is_product, pair_behind, weight_index
@@ -20,9 +20,9 @@ from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.match.groups import find_groups, float_groups
 from qdqtool.match.node_rules import NodeRules
 from qdqtool.match.pair_placement import Placer
-from qdqtool.match.plan import Plan, PlanOptions, Refusal, head_noun
+from qdqtool.match.plan import Plan, PlanOptions, Point, Refusal, head_noun
 from qdqtool.match.query_decoder import decoder_layers, query_nodes, reference_readers
-from qdqtool.match.restrict_plan import leave_all_zero
+from qdqtool.match.restrict_plan import activation_sites, leave_all_zero
 from qdqtool.match.weight_points import weight_points
 from qdqtool.options import compile_pattern
 from qdqtool.rulebook import RuleBook
@@ -46,7 +46,19 @@ def make_plan(
         QdqError: a pattern that is no regular expression or matches nothing, a name that no weighted operator has, or
             rules that cannot be read.
     """
-    return Planner(view, options, decisions=decisions, all_zero=all_zero).plan(floats)
+    return planner_of(view, options, decisions=decisions, all_zero=all_zero).plan(floats)
+
+
+def planner_of(
+    view: GraphView,
+    options: PlanOptions | None = None,
+    *,
+    decisions: Decisions | None = None,
+    all_zero: Collection[str] = (),
+) -> Planner | MixedPlanner:
+    """What makes the plans of a graph in one format, or in one for each operator."""
+    mixed = options is not None and options.format == MIXED
+    return (MixedPlanner if mixed else Planner)(view, options, decisions=decisions, all_zero=all_zero)
 
 
 class Planner:
@@ -76,8 +88,10 @@ class Planner:
         self._attentions: dict[frozenset[str], tuple[Attention, ...]] = {}
         self._bodies = _body_refusals(view)
 
-    def plan(self, floats: Collection[str] | None = None) -> Plan:
+    def plan(self, floats: Collection[str] | None = None, others: Mapping[str, tuple[str, str]] | None = None) -> Plan:
         """The plan with these in float, in place of what the options say of heads; see `make_plan`.
+
+        `others` are not quantized here either: first outputs -> rule and reason.
 
         Raises:
             QdqError: a pattern that is not a regular expression or matches nothing.
@@ -89,9 +103,10 @@ class Planner:
             decoder = _float_decoder(view, self._heads, rules, options)
             refused = {**decoder, **_float_depthwise(view, rules, options), **float_groups(view, rules), **refused}
         chosen, attentions = number_format(options.format), tuple[Attention, ...]()
-        refused = {**refused, **_weights_of_other_formats(view, chosen)}
+        refused = {**refused, **_weights_of_other_formats(view, chosen), **(others or {})}
         if not chosen.blocks:
-            attentions, points_at = self._attentions_with(floats or ()), self.decisions.requantize_points
+            attentions = self._attentions_with({*(floats or ()), *(others or {})})
+            points_at = self.decisions.requantize_points
             placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
             points, refusals = placer.place()
             stayed, attentions = placer.floats, placer.attentions
@@ -121,6 +136,101 @@ class Planner:
 
     def _find_attentions(self, floats: frozenset[str]) -> tuple[Attention, ...]:
         return find_attentions(self.view, self._rules, self.options.attention, self.decisions, floats, self._asked)
+
+
+class MixedPlanner:
+    """Plans in which each operator has its number format, as `Decisions.formats` say: one plan of each, joined."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        options: PlanOptions | None = None,
+        *,
+        decisions: Decisions | None = None,
+        all_zero: Collection[str] = (),
+    ) -> None:
+        """Look at a graph; see `make_plan`.
+
+        Raises:
+            QdqError: no formats were decided.
+        """
+        self.view, self._formats = view, (decisions or Decisions()).formats
+        if options is None or self._formats is None:
+            raise QdqError(f"--format {MIXED}", "is decided by insert alone", "name one format")
+        names = {INT8.name, *(name for name, _ in self._formats.values())}
+        self._planners = {
+            row.name: Planner(view, replace(options, format=row.name), decisions=decisions, all_zero=all_zero)
+            for row in formats_of(MIXED)
+            if row.name in names
+        }
+
+    def plan(self, floats: Collection[str] | None = None) -> Plan:
+        """The plan with these in float, as `Planner.plan` makes it.
+
+        A tensor has one pair. An operator that would read a second one, of a later format, stays in float.
+        """
+        formats = self._formats or {}
+        torn: dict[str, tuple[str, str]] = {}
+        while True:
+            plans = {
+                name: planner.plan(floats, {**_of_others(formats, name), **torn})
+                for name, planner in self._planners.items()
+            }
+            taken: set[str] = set()
+            found: set[str] = set()
+            for plan in plans.values():
+                found |= _readers_of(self.view, plan, taken)
+                taken |= {point.tensor for point in plan.points}
+            if not found:
+                break
+            torn |= dict.fromkeys(found, (MIXED, "what it reads has a pair of another format"))
+        first = {point.tensor: name for name, plan in reversed(plans.items()) for point in plan.points}
+        points = [
+            replace(point, reason=f"{point.reason}; in {point.format.title} {why}")
+            if (why := _choice_of(point, formats))
+            else point
+            for name, plan in plans.items()
+            for point in plan.points
+            if first[point.tensor] == name
+        ]
+        planned_in = {node.name: formats[node.key][0] for node in self.view.nodes if node.key in formats}
+        refusals = [
+            one
+            for name, plan in plans.items()
+            for one in plan.refusals
+            if (planned_in.get(one.site) or INT8.name) == name
+        ]
+        whole = plans[INT8.name]
+        own = {formats[one.key][0] for one in whole.attentions if one.key in formats}
+        return replace(
+            whole,
+            points=tuple(points),
+            refusals=tuple(refusals),
+            float_nodes=tuple(sorted(set.intersection(*(set(plan.float_nodes) for plan in plans.values())))),
+            attentions=next((plan.attentions for name, plan in plans.items() if name in own), whole.attentions),
+        )
+
+
+def _of_others(formats: Mapping[str, tuple[str, str]], name: str) -> dict[str, tuple[str, str]]:
+    """What another format, or none, was chosen for."""
+    return {key: (MIXED, reason) for key, (own, reason) in formats.items() if own != name}
+
+
+def _readers_of(view: GraphView, plan: Plan, taken: Collection[str]) -> set[str]:
+    """First outputs of the operators and attentions of a plan that read tensors which have pairs already."""
+    points = {point.tensor for point in plan.activations}
+    found = {one.key for one in plan.attentions if one.int8 and not set(one.points).isdisjoint(taken)}
+    for point in plan.weights:
+        for read in point.reads:
+            sites = activation_sites(view, view.producers[read.node], points) & points
+            if point.tensor in taken or not sites.isdisjoint(taken):
+                found.add(read.node)
+    return found
+
+
+def _choice_of(point: Point, formats: Mapping[str, tuple[str, str]]) -> str:
+    """Why the operator of a weight has its format."""
+    return next((formats[read.node][1] for read in point.reads if read.node in formats), "")
 
 
 def named_layers(view: GraphView, names: Collection[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8, number_format
+from qdqtool.formats import INT8
 from qdqtool.graph.folding import FOLDING
 from qdqtool.graph.heads import nodes_behind
 from qdqtool.graph.model import Model
@@ -50,7 +50,7 @@ def points_everywhere(model: Model, decided: Plan, options: PlanOptions, tables:
     """
     if options.trt_version is not None:
         require_dla_model(options.trt_version)
-    if number_format(options.format) != INT8:
+    if options.format != INT8.name:
         raise QdqError("--format", f"a DLA does not compute in {options.format}", f"leave it out, which is {INT8.name}")
     rules = options.rule_book()
     unscaled: dict[str, str] = {}

@@ -18,12 +18,11 @@ import numpy as np
 from qdqtool.data.loader import Batch
 from qdqtool.decisions import Decisions
 from qdqtool.engine.layer_work import product_of
-from qdqtool.formats import number_format
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_dims, weight_index
 from qdqtool.match.plan import Plan, PlanOptions, Point, Read
-from qdqtool.match.planner import Planner
+from qdqtool.match.planner import planner_of
 from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.match.restrict_plan import activation_sites, share_scales
 from qdqtool.measuring.operator_shadows import Trial
@@ -134,7 +133,7 @@ class SensitivityRunner:
         source = quantized.source
         self.view = source.model.view
         options, decisions = quantized.options, quantized.decisions
-        self._planner = Planner(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
+        self._planner = planner_of(self.view, options, decisions=decisions, all_zero=quantized.all_zero)
         self._rules = options.rule_book()
         self.plan = self._planner.plan()
         self._scales = share_scales(self.plan, quantized.scales, quantized.all_zero)
@@ -249,7 +248,7 @@ class SensitivityRunner:
         places = {}
         for point in plan.points:
             scale = chosen[point.tensor] if point.role == "activation" else self._weight_scale(point)
-            rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis, scale.format)
+            rounded = RoundedTensor(point.tensor, scale.bits.tobytes(), scale.axis, scale.format, point.block)
             places.update({(read.node, read.index): rounded for read in point.reads})
         return places
 
@@ -262,7 +261,7 @@ class SensitivityRunner:
     @property
     def is_relative(self) -> bool:
         """Whether what an operator loses by itself says nothing of what the outputs lose by it."""
-        return number_format(self._quantized.options.format).is_relative
+        return any(point.format.is_relative or point.block for point in self.plan.points)
 
     @cached_property
     def _staged(self) -> StagedModel:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from qdqtool.amax.weight_blocks import BlockLayout
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8, NumberFormat
@@ -46,12 +47,14 @@ class RoundedTensor:
         scale: bytes of its float32 scale, or of one per index of an axis.
         axis: of those; None for one scale.
         format: of the codes.
+        block: values along the axis that share a scale; 0 where there are no blocks.
     """
 
     tensor: str
     scale: bytes
     axis: int | None = None
     format: NumberFormat = INT8
+    block: int = 0
 
 
 # (first output of a node, number of its input) -> what it reads there in place of its tensor.
@@ -193,6 +196,12 @@ class StagedModel:
         weight = self._model.view.array(rounded.tensor) if weight is None else weight
         if weight is None or weight.dtype != np.float32:
             raise QdqError(rounded.tensor, "a weight whose value cannot be read", "fold constants first")
+        if rounded.block:
+            shape = [size // (rounded.block if axis == rounded.axis else 1) for axis, size in enumerate(weight.shape)]
+            layout = BlockLayout(int(rounded.axis or 0), rounded.block, rounded.format, onnx.TensorProto.FLOAT)
+            return layout.values(
+                layout.codes(weight.astype(np.float32, copy=False), scale.reshape(shape)), scale.reshape(shape)
+            )
         shape = [-1 if axis == rounded.axis else 1 for axis in range(weight.ndim)] if scale.size > 1 else []
         values, codes = weight.astype(np.float32, copy=False), rounded.format.codes
         made = fake_quantize(values, scale.reshape(shape), "even", codes, rounded.format)

@@ -6,6 +6,8 @@ Enters the main graph only. Activations keep both nodes of their pairs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,11 +16,16 @@ from qdqtool.graph.view import GraphView, Pair
 from qdqtool.passes.quant_params import coding_of, pair_scale
 
 
-def store_integers(view: GraphView) -> int:
-    """Put codes in the place of each weight and its QuantizeLinear; a weight with other readers stays, too."""
+def store_integers(view: GraphView, tensors: Collection[str] | None = None) -> int:
+    """Put codes in the place of each weight and its QuantizeLinear; a weight with other readers stays, too.
+
+    Of all weights, or of some.
+    """
     editor, uses, stored = Editor(view), count_uses(view), 0
     for tensor, pairs in view.pairs.items():
-        for pair in pairs if view.is_constant(tensor) else ():
+        if not view.is_constant(tensor) or (tensors is not None and tensor not in tensors):
+            continue
+        for pair in pairs:
             codes = None if pair.quantize is None or pair.between else _codes(view, pair)
             if codes is None or pair.quantize is None:
                 continue

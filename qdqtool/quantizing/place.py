@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from qdqtool.formats import number_format
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.restrict_plan import share_scales
@@ -51,11 +50,10 @@ def place(
     if not given and rounds_everywhere(options):
         scales = with_fixed_ranges(planned.base.view, options, scales)
     placed = QuantizedModel(planned.model, settled, planned.insert(settled, scales, given=given))
-    row = number_format(options.format)
-    if row.stored == "codes":
-        store_integers(planned.model.view)
+    if coded := {point.tensor for point in settled.weights if point.format.stored == "codes"}:
+        store_integers(planned.model.view, coded)
     imported = {entry.domain for entry in planned.model.proto.opset_import}
-    if row.has_two_levels and settled.activations and "trt" not in imported:
+    if any(point.format.has_two_levels for point in settled.activations) and "trt" not in imported:
         planned.model.proto.opset_import.add(domain="trt", version=1)
     return placed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.formats import number_format
+from qdqtool.formats import formats_of
 from qdqtool.graph.edit import clear_metadata
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
@@ -32,7 +32,8 @@ def prepare(model: Model, options: PlanOptions, *, requantize: bool, ends: bool 
     Raises:
         QdqError: an operator cannot be lifted, or pairs cannot be taken out.
     """
-    notes = normalize(model, number_format(options.format).opset).notes
+    release = None if options.trt_version is None else (options.trt_version.major, options.trt_version.minor)
+    notes = normalize(model, max(row.opset for row in formats_of(options.format, release))).notes
     raise_ir(model.proto)
     if requantize:
         peel_model(model, on_asymmetric="widen", ends=ends, opset=opset_of(model.proto), drop_scales=True)

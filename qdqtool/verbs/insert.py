@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -12,13 +13,14 @@ import onnx
 
 from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.deploying.board_ratios import pays_nowhere
+from qdqtool.deploying.format_choice import choose_formats
 from qdqtool.display import counted
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.forecasting.boards import require_format
 from qdqtool.forecasting.model_layers import layers_in
-from qdqtool.formats import number_format
+from qdqtool.formats import MIXED, NumberFormat
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
@@ -92,14 +94,18 @@ def plan_insert(
     float for accuracy, attentions in INT8, requantize points, tensors that are all zero. Takes and raises what `insert`
     does.
     """
-    require_format(number_format(options.plan.format), options.plan.target, options.plan.trt_version)
+    rows = require_format(options.plan.format, options.plan.target, options.plan.trt_version)
     opened = _opened(model, options)
     options, _ = _clean(opened, options, data)
     _edit_weights(opened, data, options)
     planned = prepare(opened, options.plan, requantize=options.requantize).planned
     if options.fold_bn:
         fold_batch_norms(planned.base)
-    decided = plan_pairs(planned.base, options.plan, stored_table(planned.base.proto), _table_of(scales))
+    table = _table_of(scales)
+    if options.plan.format == MIXED and table.decisions.formats is None:
+        chosen = choose_formats(planned.base, options.plan, rows)
+        table = replace(table, decisions=replace(table.decisions, formats=chosen.formats))
+    decided = plan_pairs(planned.base, options.plan, stored_table(planned.base.proto), table)
     return settle(planned.base.view, decided, options.plan.rule_book())[0]
 
 
@@ -159,8 +165,7 @@ def insert(
     options, given = options or InsertOptions(), scales is not None
     if data is not None and given:
         raise QdqError("insert", "both data and scales are given", "give one of them")
-    row = number_format(options.plan.format)
-    require_format(row, options.plan.target, options.plan.trt_version)
+    rows = require_format(options.plan.format, options.plan.target, options.plan.trt_version)
     keeping_of(options, by_default=False).check(has_data=data is not None)
     opened = _opened(model, options)
     target = output_path(opened, output, ".qdq.onnx")
@@ -173,7 +178,7 @@ def insert(
     edited = _edit_weights(opened, data, options)
     prepared = prepare(opened, options.plan, requantize=options.requantize)
     planned = prepared.planned
-    scaled = _plan_and_scales(planned, opened, options, data, _table_of(scales) if given else None, edited)
+    scaled = _plan_and_scales(planned, opened, options, data, _table_of(scales) if given else None, edited, rows)
     if not options.allow_empty:
         refuse_empty(planned.base.view, scaled.plan, opened.name)
     if builder is not None:
@@ -192,7 +197,7 @@ def insert(
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
     in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
-    slow = pays_nowhere(in_fp16, in_int8, options.plan.trt_version, row)
+    slow = "" if rows[1:] else pays_nowhere(in_fp16, in_int8, options.plan.trt_version, rows[0])
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""
@@ -276,27 +281,40 @@ def _plan_and_scales(
     data: Data | DataLoader | None,
     given: ScaleTable | None,
     measured: InsertMeasurement,
+    rows: Sequence[NumberFormat],
 ) -> _Scaled:
     """Decide where pairs stand and with which scales; BatchNormalization is folded where that is wanted."""
     base, placing = planned.base, options.plan
     stored, table = stored_table(base.proto), given or ScaleTable()
+    mixed = placing.format == MIXED and table.decisions.formats is None
+    chosen = choose_formats(base, placing, rows) if mixed else None
+    if chosen is not None and not options.allow_empty and not any(name for name, _ in chosen.formats.values()):
+        raise QdqError(f"--format {MIXED}", f"no format pays for any operator, by {chosen.note}", "name one format")
+    if chosen is not None:
+        table = replace(table, decisions=replace(table.decisions, formats=chosen.formats))
+    formats = table.decisions.formats
     estimated = data is None and given is None
     if estimated:
-        decided = plan_pairs(base, placing)
-        table = estimate_points(base.view, decided, options.input_range)
+        decided = plan_pairs(base, placing, table)
+        estimate = estimate_points(base.view, decided, options.input_range)
+        table = replace(estimate, decisions=replace(estimate.decisions, formats=formats))
         table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     folded = fold_batch_norms(base) if options.fold_bn else []
-    notes = (f"folded {len(folded)} BatchNormalization into the weights before them",) if options.fold_bn else ()
+    notes: tuple[str, ...] = ()
+    if options.fold_bn:
+        notes += (f"folded {len(folded)} BatchNormalization into the weights before them",)
+    if chosen is not None:
+        notes += (f"{chosen.note}; --explain NAME says why an operator has its format",)
     if not estimated or options.fold_bn or stored is not None:
         decided = plan_pairs(base, placing, stored, table)
     advised: tuple[str, ...] = ()
     if data is not None:
         if not options.allow_empty:
             refuse_empty(base.view, decided, opened.name)  # before the data are run
-        if number_format(placing.format).blocks:
+        if all(row.blocks for row in rows):
             table, measured = measure_weights(planned, opened, decided, data, options, measured)
             return _Scaled(decided, table, stored, table, measured, notes)
-        table, measured = measure_scales(planned, opened, decided, data, options, measured)
+        table, measured = measure_scales(planned, opened, decided, data, options, measured, formats)
         advised = measured.notes
         decided = plan_pairs(base, placing, stored, table)
         if measured.float_layers or placing.keep_float:
@@ -328,6 +346,8 @@ def _clean(
     """
     require_finite(opened.view)
     asked = {"--condition": options.condition, "--fold-bn": options.fold_bn, "--dq-only": options.dq_only}
+    if options.condition and options.plan.format == MIXED:
+        raise QdqError("--condition", f"edits weights for one format, and --format {MIXED} has several", "leave it out")
     edits = next((option for option, given in asked.items() if given), "")
     if edits:
         refuse_typed(opened, f"{edits} edits FP32 weights")
@@ -336,6 +356,8 @@ def _clean(
     if number_format(options.plan.format).blocks and not has_pairs:
         refuse_typed(opened, f"--format {options.plan.format} stores the codes of FP32 weights")
     anew = options.requantize and has_pairs
+    if has_pairs and not anew and options.plan.format == MIXED:
+        raise QdqError(opened.name, f"has Q/DQ, beside which --format {MIXED} chooses none", "add --requantize")
     if not anew:
         said += repair_dead_channels(opened.view)
         refuse_unusable_scales(opened.view)

@@ -13,7 +13,7 @@ from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.decisions import Decisions
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess
-from qdqtool.formats import number_format
+from qdqtool.formats import MIXED, formats_of
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.match.attention import with_fixed_weights
@@ -111,7 +111,7 @@ def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: 
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
     how = replace(with_method(options.calibration), where=opened.name)
     model = ObservableModel(Model(opened.proto, opened.folder), how.provider, how.where)
-    searches = not loader.once and not number_format(options.plan.format).blocks
+    searches = not loader.once and not formats_of(options.plan.format)[0].blocks
     keeping = keeping_of(options, by_default=searches and is_measurable(model))
     meter = LossMeter.of(samples_of(model, loader)) if is_plain(opened.proto) else None
     del model
@@ -126,8 +126,11 @@ def measure_scales(
     data: Data | DataLoader,
     options: InsertOptions,
     first: InsertMeasurement,
+    formats: Mapping[str, tuple[str, str]] | None = None,
 ) -> tuple[ScaleTable, InsertMeasurement]:
     """Scales of every float tensor of the plain model, in its decisions what stays in float; and advice.
+
+    `formats`: as `Decisions` have them.
 
     Raises:
         QdqError: a search for what stays in float in a model that has Q/DQ, and what `calibrate_scales` refuses.
@@ -135,7 +138,7 @@ def measure_scales(
     plain = _plain_form(planned.base, opened, options)
     loader = open_loader(data, inputs_of(plain.graph), options.data_options)
     keeping_of(options, by_default=False).check_data(loader)
-    row = number_format(options.plan.format)
+    row = next((point.format for point in decided.activations), formats_of(options.plan.format)[0])
     method = default_method(plain.proto, once=loader.once or bool(options.condition), number_format=row)
     how = replace(with_method(options.calibration, method), where=opened.name)
     model = ObservableModel(plain, how.provider, how.where)
@@ -144,16 +147,20 @@ def measure_scales(
     allowed = allowed and is_measurable(model, decided)
     keeping, placing = keeping_of(options, by_default=allowed), options.plan
     unmeasured = [one.key for one in decided.attentions if one.is_open and keeping and not loader.once]
-    before = Decisions(float_layers=first.float_layers)
+    before = Decisions(float_layers=first.float_layers, formats=formats)
     if unmeasured:
         placing = tentative(options.plan)
         decided = plan_pairs(plain, placing, decisions=before, everywhere=False)
     source = samples_of(model, loader)
     keep = _RangeKeeper(loader) if _asks_for_ranges(planned, loader, options) else None
     points = frozenset(point.tensor for point in decided.activations)
-    wanted = WantedScales(None if options.whole_table else points, points, placing, source, keep)
+    counted = replace(placing, format=row.name)  # the method's trials are of one format
+    wanted = WantedScales(None if options.whole_table else points, points, counted, source, keep)
     table = calibrate_scales(model, loader, how, wanted)
+    table = replace(table, decisions=replace(table.decisions, formats=formats))
     table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
+    blocks = replace(decided, points=tuple(point for point in decided.weights if point.block))
+    weights = search_scales(model, blocks, *counted_moments(model, loader, blocks)) if blocks.points else {}
     release_freed_memory()
     meter = first.meter or LossMeter.of(source)
     if unmeasured and source is not None:
@@ -164,18 +171,24 @@ def measure_scales(
     if keeping and source is not None:
         if search is None and decided.weights:
             outputs = meter.reference if first.meter is None else None
-            search = choose_kept(keeping, source, table, options.plan, outputs)
+            searched = replace(table, scales={**table.scales, **weights})
+            search = choose_kept(keeping, source, searched, options.plan, outputs)
         kept = search.reasons if search is not None else {}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     if named := named_layers(plain.view, options.plan.keep_float):
         kept = {**(table.decisions.float_layers or {}), **named}
         table = replace(table, decisions=replace(table.decisions, float_layers=kept))
     advised: tuple[str, ...] = ()
-    if options.advise and not options.condition and (search is None or search.before >= NOTABLE_LOSS):
+    if (
+        options.advise
+        and not options.condition
+        and options.plan.format != MIXED
+        and (search is None or search.before >= NOTABLE_LOSS)
+    ):
         advised = tuple(advice_for(plain, loader, options.plan, had_pairs=options.requantize))
     same_model = first.meter is None and first.search is None
     ranges = None if keep is None else keep.ranges
-    return table, InsertMeasurement(advised, search, meter, same_model, ranges)
+    return table, InsertMeasurement(advised, search, meter, same_model, ranges, weights)
 
 
 def measure_weights(

@@ -13,6 +13,7 @@ import pytest
 import qdqtool
 from qdqtool.decisions import Decisions
 from qdqtool.graph.view import GraphView
+from qdqtool.graph.weighted import is_product
 from qdqtool.match.attention import find_attentions
 from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.options import Rest
@@ -38,3 +39,21 @@ def test_int8_products_are_as_many_as_the_compiler_builds(models: Path, rest: Re
     forecast = qdqtool.predicted_layers(done.model, target="rtx").forecast
     assert forecast.products_by_type["INT8"] == built["INT8"]
     assert done.rest is None or done.rest.products["INT8"] == built["INT8"]
+
+
+@pytest.mark.rtx
+def test_products_of_each_format_are_as_many_as_planned(models: Path) -> None:
+    proto = onnx.load(models / "shapes_vit.onnx")
+    data = np.random.default_rng(0).random((8, 3, 32, 32), dtype=np.float32)
+    plan = PlanOptions("rtx", format="mixed", attention="int8")
+    options = qdqtool.InsertOptions(plan, keep_float=0, rest="fp16", advise=False)
+    table = qdqtool.insert(proto, data=data, options=replace(options, plan=replace(plan, format="fp8"))).table
+    view = GraphView(proto.graph)
+    formats = {node.key: ("int8" if node.op == "Conv" else "fp8", "") for node in view.nodes if is_product(node)}
+    formats |= {node.key: ("int4", "") for node in view.nodes if "narrow" in node.name and is_product(node)}
+    table = replace(table, decisions=replace(table.decisions, formats=formats))
+    done = qdqtool.insert(proto, scales=table, options=options)
+    built = cost_of(build_engine(done.model)).products
+    assert built == {"FP8": 16, "FP16": 4, "INT8": 2}  # those with INT4 weights in FP16; the last, of one row, is none
+    forecast = qdqtool.predicted_layers(done.model, target="rtx").forecast.products_by_type
+    assert (forecast["INT8"], forecast["FP8"]) == (built["INT8"], built["FP8"])
