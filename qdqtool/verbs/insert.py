@@ -20,7 +20,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.forecasting.boards import require_format
 from qdqtool.forecasting.model_layers import layers_in
-from qdqtool.formats import MIXED, NumberFormat
+from qdqtool.formats import MIXED, NumberFormat, formats_of
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.importable import parser_warnings
@@ -353,7 +353,7 @@ def _clean(
         refuse_typed(opened, f"{edits} edits FP32 weights")
     said = write_pairs(opened)
     has_pairs = bool(opened.view.pairs)
-    if number_format(options.plan.format).blocks and not has_pairs:
+    if any(row.blocks for row in formats_of(options.plan.format)) and not has_pairs:
         refuse_typed(opened, f"--format {options.plan.format} stores the codes of FP32 weights")
     anew = options.requantize and has_pairs
     if has_pairs and not anew and options.plan.format == MIXED:
