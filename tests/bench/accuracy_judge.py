@@ -243,14 +243,17 @@ def counts(model: Path) -> dict[str, float | None]:
 
 def _share(model: Path, some: set[str]) -> float | None:
     """Of the multiply-adds of operators with weights, what some of them have; None where sizes are not known."""
-    from qdqtool.engine.cost import product_macs
+    from qdqtool.engine.macs import multiply_adds
     from qdqtool.graph.io import open_model
     from qdqtool.graph.shapes import known_shapes
-    from qdqtool.graph.view import GraphView
 
-    view = GraphView(open_model(model).proto.graph)
-    found = product_macs(view, known_shapes(view))
-    macs = {node.outputs[0]: count for node, count in found if node.op in WEIGHTED}
+    view = open_model(model).view
+    shapes, macs = known_shapes(view), dict[str, int | None]()
+    for node in view.every:
+        if node.op in WEIGHTED:
+            found = [shapes.get(name) for name in (*node.inputs[:2], node.outputs[0])]
+            sizes = [[side or 1 for side in one] for one in found if one is not None and None not in one[1:]]
+            macs[node.outputs[0]] = multiply_adds(node, *sizes) if len(sizes) == 3 else None
     if None in macs.values():
         return None
     return round(sum(count for name, count in macs.items() if name in some) / max(1, sum(macs.values())), 4)
