@@ -13,6 +13,8 @@ from qdqtool.deploying.board_ratios import BoardRatio
 from qdqtool.display import counted, figure, four_decimals
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
+from qdqtool.evaluation.loss_scale import WORDS, word_of
+from qdqtool.evaluation.metrics import certain
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
@@ -153,7 +155,7 @@ def _products(facts: VerdictFacts) -> Card:
 
 
 def _losses(facts: VerdictFacts) -> list[Card]:
-    """The loss of the task, or SQNR; both where outputs only look like those of a classifier, since no labels say."""
+    """The loss of the task, or at the outputs; both where outputs only look like a classifier's, as no labels say."""
     found = facts.measured
     cards: list[Card] = []
     if found.evaluation is not None:
@@ -168,7 +170,11 @@ def _losses(facts: VerdictFacts) -> list[Card]:
         cards = [Card(title, _figure(one.value), more, mood)]
         if name != "agreement1":
             return cards
-    if found.outputs:
+    if found.causes is not None and found.causes.loss is not None:
+        word = word_of("outputs", certain(found.causes.loss))
+        more = f"0: as the FP32 model; {counted(found.causes.samples, 'sample')}. {WORDS[word].capitalize()}"
+        cards.append(Card("Loss at the outputs", _figure(found.causes.loss), more, _MOODS.get(word, "")))
+    elif found.outputs:
         worst = min(found.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)
         more = f"worst output: {worst.tensor}; {counted(found.samples, 'sample')}. No task metric."
         cards.append(Card("SQNR at the outputs", f"{figure(worst.sqnr)} dB", more))

@@ -135,6 +135,15 @@ def test_without_a_task_the_outputs_are_shown_and_without_data_what_to_give() ->
     assert "--data and --labels" in card(FACTS, "Loss").more
 
 
+@pytest.mark.parametrize(("loss", "mood"), [(0.001, "good"), (0.1, "warn"), (0.4, "bad")])
+def test_without_a_task_the_loss_is_that_of_insert_in_its_words(loss: float, mood: str) -> None:
+    causes = LossCauses((), loss, 8)
+    found = card(
+        replace(FACTS, measured=MeasuredReport(outputs=(measure("y", 21.5),), causes=causes)), "Loss at the outputs"
+    )
+    assert (found.value, found.mood) == (f"{loss:.4f}", mood) and "8 samples. " in found.more
+
+
 def test_bytes_are_a_forecast_beside_the_plain_model() -> None:
     found = card(replace(FACTS, plain=replace(COST, bytes_moved=72_000_000)), "Bytes moved, forecast")
     assert found.value == "36.0 MB" and found.more.startswith("50 % of ") and "FP16" in found.more
