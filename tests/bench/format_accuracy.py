@@ -38,6 +38,8 @@ RUNS: dict[str, tuple[dict[str, Any], str, Any, str]] = {
     "FP8, 99.99 % of values": ({"format": "fp8"}, "percentile=99.99", 0, ""),
     "FP8, 99.9 % of values": ({"format": "fp8"}, "percentile=99.9", 0, ""),
     "FP8, ranges of INT8 by mse": ({"format": "fp8"}, "mse", 0, ""),
+    "mixed": ({"format": "mixed"}, "", "auto", ""),
+    "mixed, --target gpu": ({"format": "mixed", "target": "gpu"}, "", "auto", ""),
 }
 
 
@@ -91,10 +93,11 @@ def main() -> int:
             for run in args.runs.split(";"):
                 placing, method, keep, condition = RUNS[run]
                 options = qdqtool.InsertOptions(
-                    plan=PlanOptions("rtx", **placing),
+                    plan=PlanOptions(**{"target": "rtx", **placing}),
                     calibration=CalibrationOptions(method=method, progress=False),
                     keep_float=keep,
                     condition=condition,
+                    allow_empty=True,  # by forecast no format may pay
                 )
                 done = qdqtool.insert(path, data=data, options=options, output=work / "made.onnx")
                 judged(subject, work / "made.onnx", work, run, args.count)
