@@ -21,7 +21,7 @@ from qdqtool.amax.method_table import Method
 from qdqtool.amax.squared_errors import Side, sides_of, squared_errors
 from qdqtool.amax.trt_entropy import EntropyHistogram
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8, NumberFormat
+from qdqtool.formats import INT8
 
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 
@@ -36,10 +36,8 @@ _ROUGHLY = (1e-6, 1e-12)  # what errors are off by, and more: of themselves, of 
 Float64 = npt.NDArray[np.float64]
 
 
-def scale_from_amax(
-    amax: np.float32 | float, where: object = "scale", number_format: NumberFormat = INT8
-) -> np.float32:
-    """The scale of a clipping value in a number format, rounded once; never below the smallest normal float32.
+def scale_from_amax(amax: np.float32 | float, where: object = "scale") -> np.float32:
+    """The scale of a clipping value in INT8, rounded once; never below the smallest normal float32.
 
     A tiny amax would give a denormal scale, which GPUs flush to zero: it gets 2**-126.
 
@@ -49,7 +47,7 @@ def scale_from_amax(
     value = np.float32(amax)
     if not (np.isfinite(value) and value > 0):
         raise QdqError(where, f"no scale follows from a clipping value of {value}", "check the calibration data")
-    scale: np.float32 = max(np.float32(number_format.scale_of(value)), SMALLEST_SCALE)
+    scale: np.float32 = max(np.float32(INT8.scale_of(value)), SMALLEST_SCALE)
     return scale
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from qdqtool import PruneOptions, insert, plan_pruning, prune
 from qdqtool.data.model_inputs import Input
-from qdqtool.errors import QdqError
 from qdqtool.pruning.probe import Feed
 from qdqtool.training.batches import held_out
 from qdqtool.verbs.prune import HeldOutSamples, Shown, not_held
@@ -101,21 +100,6 @@ def test_a_result_says_taos_ratio() -> None:
     assert f"pruning ratio {ratio:.3f} (pruned / original parameters)" in repr(result)
     assert result.rows()[0] == ["group", "kept", "total", "operators", "parameters", "multiply-adds"]
     assert [row[1:3] for row in result.rows()[1:]] == [["2", "4"], ["2", "4"]]
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        (PruneOptions(ratio=2.0), "--ratio: 2 is not a share"),
-        (PruneOptions(ratio=0.5, exclude=("nowhere",)), "nowhere matches no operator"),
-        (PruneOptions(ratio=0.5, exclude=(".",)), "no channel of the model can be removed"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_and_nothing_written(options: PruneOptions, part: str, tmp_path: Path) -> None:
-    source = write_net(tmp_path)
-    with pytest.raises(QdqError, match=part):
-        prune(source, options=options)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["d.npz", "m.onnx"]
 
 
 def test_weights_in_a_data_file_move_into_the_model_where_they_are_cut(tmp_path: Path) -> None:

@@ -132,9 +132,12 @@ def test_a_forecast_is_told_as_one(tmp_path: Path) -> None:
         (PruneOptions(latency=0.5, ratio=0.5), "--ratio and --latency: exclude each other"),
         (PruneOptions(latency=0.0), "--latency: 0 is not a share"),
         (PruneOptions(ratio=0.5, importance="size"), "--importance: size is unknown"),
+        (PruneOptions(ratio=2.0), "--ratio: 2 is not a share"),
+        (PruneOptions(ratio=0.5, exclude=("nowhere",)), "nowhere matches no operator"),
+        (PruneOptions(ratio=0.5, exclude=(".",)), "no channel of the model can be removed"),
     ],
 )
-def test_words_that_mean_nothing_together(options: PruneOptions, part: str, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_refused_and_nothing_written(options: PruneOptions, part: str, tmp_path: Path) -> None:
     source = write_net(tmp_path)
     with pytest.raises(QdqError, match=part):
         prune(source, options=options)
