@@ -19,6 +19,7 @@ from qdqtool.linting.check_silent_float import severity_of
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.passes.dynamic_blocks import block_scales
 from qdqtool.rtxversion import RTX_TARGET
 
 _TARGETS = ("gpu", "rtx")
@@ -130,8 +131,12 @@ def format_version(context: LintContext) -> Iterator[CheckFault]:
 
 
 def formats_in(view: GraphView) -> list[NumberFormat]:
-    """The formats of the codes that a graph stores or makes, INT8 apart, in the order of rules/formats.toml."""
-    codes = {int(tensor.data_type) for tensor in view.initializers.values()}
+    """The formats of the codes that a graph stores or makes, INT8 apart, in the order of rules/formats.toml.
+
+    Codes that are scales of blocks are part of the format of the blocks.
+    """
+    scales = {node.inputs[0] for node in block_scales(view)}
+    codes = {int(tensor.data_type) for name, tensor in view.initializers.items() if name not in scales}
     names = set()
     for node in view.every:
         names |= {DYNAMIC.get(node.op, "")}

@@ -13,6 +13,7 @@ from onnx import TensorProto
 from qdqtool.display import counted
 from qdqtool.engine.predicted_text import format_products, format_shares
 from qdqtool.errors import QdqError
+from qdqtool.formats import INT8
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, Node, attribute
 from qdqtool.linting.checks import CheckFault, check
@@ -66,7 +67,7 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     if not context.has_halves and not known:
         yield from _in_fp32(context, islands)
         return
-    where = "between FP16 or BF16 operators" if context.has_halves else "beside INT8"
+    where = "between FP16 or BF16 operators" if context.has_halves else _beside(context)
     for island in islands:
         if island.products or len(island.nodes) > 1:
             shown = island.products or island.nodes
@@ -199,9 +200,15 @@ def _in_fp32(context: LintContext, islands: Sequence[Island]) -> Iterator[CheckF
     nodes = [node for island in islands for node in island.nodes]
     products = [node for island in islands for node in island.products]
     if nodes:
-        beside = " beside INT8" if context.file_view.pairs else ""
+        beside = f" {_beside(context)}" if context.file_view.pairs else ""
         text = f"{_run_text(nodes, products)} in FP32{beside}, because an engine uses the types of the file"
         yield CheckFault(context.model_place, text, _AMP)
+
+
+def _beside(context: LintContext) -> str:
+    """What operators in float stand beside."""
+    rows = {context.format_of(pair) for pairs in context.file_view.pairs.values() for pair in pairs}
+    return "beside INT8" if INT8 in rows or not rows else "beside quantized operators"
 
 
 def _run_text(nodes: Sequence[Node], products: Sequence[Node]) -> str:

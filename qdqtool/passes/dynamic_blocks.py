@@ -55,7 +55,7 @@ def restore_blocks(model: Model) -> dict[str, Scale]:
         origin = "estimated" if traced(node, "origin") == "estimated" else "qdq"
         bits = np.asarray(level, np.float32).reshape(())
         found[tensor] = Scale.of(bits, origin=origin, method=traced(node, "method"), format=NVFP4)
-    for node in _block_scales(view):
+    for node in block_scales(view):
         if (value := view.array(node.outputs[0])) is not None:
             editor.remove_node(node)
             editor.add_initializer(node.outputs[0], value)
@@ -71,7 +71,7 @@ def restore_blocks(model: Model) -> dict[str, Scale]:
     return found
 
 
-def _block_scales(view: GraphView) -> list[Node]:
+def block_scales(view: GraphView) -> list[Node]:
     """The DequantizeLinears of constants that DequantizeLinears of blocks alone read, as their scales."""
     scales = {node.inputs[1] for node in view.every if node.op == DEQUANTIZE and attribute(node, "block_size", 0)}
     others = {

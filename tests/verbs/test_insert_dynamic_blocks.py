@@ -13,9 +13,11 @@ import onnx
 import onnxruntime
 import pytest
 
-from qdqtool import InsertOptions, PeelOptions, finetune, insert, peel, plan
+from qdqtool import InsertOptions, LintOptions, PeelOptions, finetune, insert, lint, peel, plan
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView
+from qdqtool.linting.check_formats import formats_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.runtime.executor import Executor
 
@@ -109,6 +111,14 @@ def test_codes_and_both_levels_of_scales_are_those_of_modelopt() -> None:
         assert (scales if axis else scales.T).tobytes() == made[f"{name}_scale"].tobytes()
         codes = (blocks / (scales.astype(np.float32) * second)[..., None]).reshape(rows.shape).astype(E2M1)
         assert (codes if axis else codes.T).tobytes() == made[f"{name}_Q"].tobytes()
+
+
+def test_lint_names_the_format_alone_and_finds_nothing_else() -> None:
+    made = insert(network(), data=samples(), options=InsertOptions(PlanOptions("rtx", format="nvfp4"))).model
+    assert [row.name for row in formats_in(GraphView(made.graph))] == ["nvfp4"]
+    found = [one for one in lint(made, LintOptions("rtx")).findings if one.severity != "note"]
+    assert [one.code for one in found] == ["Q053"]  # what is not in FP4 is FP32
+    assert "beside quantized operators" in found[0].message
 
 
 def test_values_lie_half_a_step_from_the_weight_at_most() -> None:
