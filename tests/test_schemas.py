@@ -12,12 +12,14 @@ import pytest
 
 from qdqtool import rule_files, scales
 from qdqtool.cli import project
+from qdqtool.cli.commands import Commands
 from qdqtool.decisions import _KINDS, Decisions, PredictedNoise, Provenance
 from qdqtool.formats import number_format
 from qdqtool.limited_reading import FileKind, read_toml
 from qdqtool.recipe import read_recipe
 from qdqtool.scales import Scale, ScaleTable
 from qdqtool.verbs.init import init_project
+from tests.cli.command import check_output
 from tests.recipe.recipes import RECIPE, write_recipe
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -100,3 +102,11 @@ def test_rules_files() -> None:
             for broken in ({"unknown": "x"}, {"status": "rumour"}, {"why": 1}):
                 with pytest.raises(jsonschema.ValidationError):
                     check("rules", {"schema": 1, table: [{**document[table][0], **broken}]})
+
+
+def test_the_output_of_every_verb_and_action_has_a_schema() -> None:
+    """`tests.cli.command.run` checks with it what every test of the command line makes a verb print."""
+    known = {" ".join(word for word in name.split() if not word.startswith("-")) for name in schema("output")["$defs"]}
+    assert known - {"interval", "scale"} == set(Commands().verbs())
+    with pytest.raises(jsonschema.ValidationError):
+        check_output(["doctor", "--json"], {"schema": 1, "ok": True, "items": [], "more": 1})

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -16,10 +18,12 @@ import numpy as np
 import onnx
 import pytest
 
+import qdqtool
 from qdqtool.cli.main import main
 from tests.graphs import SMALL_NET, model_of
 
 NET = SMALL_NET
+SCHEMA = Path(qdqtool.__file__).parent / "schemas" / "output.schema.json"
 LINE = re.compile(r"qdqtool: error: [^\n]+: [^\n]+\n")
 
 
@@ -33,10 +37,25 @@ class CommandOutput:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> CommandOutput:
-    """Run `qdqtool WORDS...` and take what it wrote."""
+    """Run `qdqtool WORDS...` and take what it wrote; what --json prints must fit the published schema."""
     capsys.readouterr()
     code = main([str(word) for word in words])
-    return CommandOutput(code, *capsys.readouterr())
+    said = CommandOutput(code, *capsys.readouterr())
+    if "--json" in words and said.out.startswith("{"):
+        check_output([str(word) for word in words], json.loads(said.out))
+    return said
+
+
+def check_output(words: list[str], document: dict[str, Any]) -> None:
+    """Compare what a command printed with qdqtool/schemas/output.schema.json; nothing where jsonschema is missing."""
+    if importlib.util.find_spec("jsonschema") is None or "$schema" in document:  # SARIF names its own
+        return
+    import jsonschema
+
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    verb = " ".join(words[:2]) if " ".join(words[:2]) in schema["$defs"] else words[0]
+    kind = next((f"{verb} {word}" for word in words if f"{verb} {word}" in schema["$defs"]), verb)
+    jsonschema.Draft202012Validator({**schema, "$ref": f"#/$defs/{kind.replace(' ', '%20')}"}).validate(document)
 
 
 def log_of(folder: Path, *words: str) -> list[str]:
