@@ -329,6 +329,10 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     runs = {"fp16": True, "int8": board.int8 and device.rates["int8"] > 0, "fp8": device.rates["fp8"] > 0}
     runs["int4"] = int(device.sm) >= 80 and (where.version is None or where.version.major >= 10)
     chosen = [one for one in options.formats if runs[one] and one != "fp16"]
+    units = {layer.unit for layer in int8}
+    if engines.has_pairs and "fp8" in units and "int8" not in units:  # its pairs are FP8: no row is called INT8
+        own = ["fp8"] if runs["fp8"] and {"int8", "fp8"} & set(chosen) else []
+        chosen = [*own, *(one for one in chosen if one not in ("int8", "fp8"))]
     times = LayerTimes(device)
     if options.profile is not None:
         times = _calibrated(

@@ -14,8 +14,10 @@ from qdqtool import insert
 from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import known_devices
+from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.forecast import BoardForecast, forecast
 from qdqtool.verbs.forecast_options import ForecastOptions
+from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of
 
 _SIDE = 80
@@ -86,6 +88,12 @@ def test_a_q_dq_file_is_taken_as_it_is_and_held_against_itself_without_pairs() -
     placed = insert(convolutions()).model
     plain, given = board(convolutions(), formats=("int8",)), board(placed, formats=("int8",))
     assert [row.milliseconds for row in given.rows] == pytest.approx([row.milliseconds for row in plain.rows], rel=0.02)
+
+
+def test_a_file_with_fp8_pairs_has_no_row_of_int8(models: Path) -> None:
+    file = insert(onnx.load(models / "shapes_vit.onnx"), options=InsertOptions(PlanOptions(format="fp8"))).model
+    found = forecast(file, ForecastOptions(("rtx4090:10.13.3", "orin")))
+    assert [[row.format for row in board.rows] for board in found.boards] == [["fp16", "fp8", "int4"], ["fp16", "int4"]]
 
 
 @pytest.mark.parametrize("kind", ["float8e4m3fn", "int4"])
