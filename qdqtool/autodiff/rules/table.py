@@ -45,7 +45,7 @@ _FAMILIES = (
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
 """Operator, as `key_of` writes it -> its derivative. Both back ends read it.
 
-Not in here: what stops (`non_differentiable.py`).
+Not in here: what stops (`activity.py`).
 """
 
 DECOMPOSED = frozenset(
