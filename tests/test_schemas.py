@@ -53,7 +53,13 @@ def test_scale_tables() -> None:
         "x": Scale.of(0.5, origin="ptq", method="mse", rule="r", samples=4),
         "w": Scale.of(np.array([0.5, 1], np.float32), axis=0, format=number_format("fp8")),
     }
-    table = ScaleTable(found, {"z": "is all zero"}, Decisions(("c",), {"n": "why"}, {"m": "why"}), some, {"x": 3.0})
+    table = ScaleTable(
+        found,
+        {"z": "is all zero"},
+        Decisions(("c",), {"n": "why"}, {"m": "why"}, {"y": ("fp8", "why")}),
+        some,
+        {"x": 3.0},
+    )
     document = json.loads(table.to_json())
     check("scales", document)
     told = schema("scales")
