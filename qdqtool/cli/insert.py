@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qdqtool.amax.method_table import parse_method
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.declared import add_options, options_from
-from qdqtool.cli.loss_steps import lose_less, measured_first, peeled_first
+from qdqtool.cli.loss_steps import likely_cause, lose_less, measured_first, peeled_first
 from qdqtool.cli.next_steps import after_insert, conditioned_insert, insert_with_more_float, ranked_operators
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
 from qdqtool.display import counted
@@ -107,6 +107,8 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         best = "best with --labels and other images" if result.output_loss.reads else "tensor by tensor"
         first = f"that says little of the task, so measure first, {best}: "
         first += measured_first(args, Path(str(result.model)), result.output_loss)
+        if args.format == "int8":
+            first += f"; for its likely cause: {likely_cause(args, Path(str(result.model)))}"
         warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args, wrap=True)
         return 0
     miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"

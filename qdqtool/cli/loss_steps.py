@@ -23,9 +23,15 @@ _STEPS = "equalize,smooth"
 def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) -> str:
     """What was written beside the float model on the user's data: `evaluate`, or `compare` where nothing decodes."""
     data = data_words(args, calibrates=False)
+    before = "FP32.onnx" if args.requantize else file_word(args.model)
     if not loss.reads:
-        return command("compare", file_word(args.model), file_word(written), *data)
-    return command("evaluate", file_word(written), "--baseline", file_word(args.model), *data)
+        return command("compare", before, file_word(written), *data)
+    return command("evaluate", file_word(written), "--baseline", before, *data)
+
+
+def likely_cause(args: argparse.Namespace, written: Path) -> str:
+    """What names the cause of a large loss."""
+    return command("lint", file_word(written), *data_words(args, calibrates=False))
 
 
 def measured_cache(args: argparse.Namespace, cache: Path, loss: OutputLoss) -> str:

@@ -139,7 +139,8 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
     script = split_script(text)
     path = Path(text)
     images = _images(path)
-    if preprocess is not None and images is None and not path.is_dir() and not is_archive(path):
+    may_be = os.path.lexists(path) or script  # what is not there is refused below
+    if preprocess is not None and images is None and may_be and not path.is_dir() and not is_archive(path):
         raise QdqError(path, "holds no images, and --preprocess is for images only", "leave it out")
     if script and not path.is_dir():
         make = load_script(*script)

@@ -88,6 +88,6 @@ def pays_nowhere(
         return ""
     low, high = (pick(ratios, key=ratios.__getitem__) for pick in (min, max))
     return (
-        f"by forecast {row.title} pays on no board known: {ratios[low]:.2f}x FP16's speed on {low} to "
+        f"by forecast {row.title} surely pays on no board known: {ratios[low]:.2f}x FP16's speed on {low} to "
         f"{ratios[high]:.2f}x on {high}; qdqtool forecast says why"
     )

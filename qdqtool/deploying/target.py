@@ -113,7 +113,7 @@ def _types_line(target: DeployTarget) -> str:
         fp8 = "FP8 depends on the GPU"
     else:
         new = target.version is None or in_range(target.version, _FP8_FROM)
-        fp8 = "FP8 yes, which qdqtool does not write" if board.fp8 and new else "FP8 no"
+        fp8 = "FP8 yes, by qdqtool insert --format fp8; deploy does not try it" if board.fp8 and new else "FP8 no"
     return f"types: {eight}; FP16 yes, {says}; {fp8}"
 
 

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 import onnx
 
+from qdqtool.display import counted
 from qdqtool.emit.job import EmitJob, Emitted, Tensor, comments
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import require_caches
@@ -105,8 +106,8 @@ def _accelerator(job: EmitJob) -> str:
 def _warnings(job: EmitJob) -> Iterator[str]:
     if job.layers and job.target == "dla":
         yield (
-            f"neither Triton nor onnxruntime can keep {len(job.layers)} layers out of INT8 that should stay in FP16; "
-            "where every tensor has a scale, they may run in INT8"
+            f"neither Triton nor onnxruntime can keep {counted(len(job.layers), 'layer')} out of INT8 that should "
+            "stay in FP16; where every tensor has a scale, they may run in INT8"
         )
     cut = [name for name in job.scales if ":" in name]
     if cut:

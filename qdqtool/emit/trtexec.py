@@ -115,7 +115,7 @@ def _in_float_anyway(job: EmitJob) -> str:
     if not scaled:
         return f"nothing that they give has a scale in {job.cache}: TensorRT runs them in float by itself"
     if not others:
-        return f"what they give has scales in {job.cache}: they run in INT8 here"
+        return f"what these layers give has scales in {job.cache}, so they run in INT8 here"
     return f"{scaled} of them give tensors with a scale, and run in INT8 here; {others} have none, and run in float"
 
 

@@ -61,7 +61,9 @@ def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Pa
     assert "may lose much in INT8" in " ".join(map(str.strip, lines))
     (place,) = [number for number, line in enumerate(lines) if line.endswith("tensor by tensor:")]
     words = shlex.split(lines[place + 1].removeprefix("    qdqtool "))
-    assert lines[place + 2] == "  try:"
+    assert [lines[place + 2], lines[place + 4]] == ["  for its likely cause:", "  try:"]
+    cause = shlex.split(lines[place + 3].removeprefix("    qdqtool "))
+    assert cause == ["lint", f"{tmp_path}/q.onnx", "--data", f"{tmp_path}/d.npz"]
     assert words == ["compare", f"{tmp_path}/m.onnx", f"{tmp_path}/q.onnx", "--data", f"{tmp_path}/d.npz"]
     assert run(capsys, *words, "-q").code == 0
 

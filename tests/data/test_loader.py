@@ -327,9 +327,10 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert "cannot be read" in refusal(f"{tmp_path}/{name}", X).reason
 
 
+@pytest.mark.parametrize("preprocess", [None, "scale=1/255"])
 @pytest.mark.parametrize("name", ["no.npz", "no_folder"])
-def test_missing_data(tmp_path: Path, name: str) -> None:
-    error = refusal(tmp_path / name, X)
+def test_missing_data(tmp_path: Path, name: str, preprocess: str | None) -> None:
+    error = refusal(tmp_path / name, X, preprocess=preprocess)
     assert (error.where, error.reason) == (str(tmp_path / name), "does not exist")
 
 
