@@ -78,7 +78,7 @@ class TypeChoice(Displayed):
 
     @property
     def int8(self) -> int:
-        """How many operators are in FP32 in the file and in INT8 layers of the engine."""
+        """How many operators are in FP32 in the file and in quantized layers of the engine."""
         return sum(one.rule == INT8 for one in self.reasons.values())
 
     def headline(self) -> str:
@@ -86,11 +86,11 @@ class TypeChoice(Displayed):
         name = rest_name(self.assignment.rest).upper()
         phrases = [f"{counted(self.half, 'operator')} in {name}", f"{len(self.reasons) - self.int8} in FP32"]
         if self.int8:
-            phrases.append(f"{self.int8} in INT8 layers")
+            phrases.append(f"{self.int8} in quantized layers")
         return ", ".join([*phrases, counted(self.casts, "Cast")])
 
     def rows(self) -> Cells:
-        """One row for each operator in FP32 but those in INT8 layers: name, type of operator, rule, reason."""
+        """One row for each operator in FP32 but those in quantized layers: name, type of operator, rule, reason."""
         shown = ((key, one) for key, one in self.reasons.items() if one.rule != INT8)
         found = [(*self.operators[key], one.rule, one.text) for key, one in shown]
         return [("operator", "type", "rule", "reason"), *found]

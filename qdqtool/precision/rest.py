@@ -20,14 +20,16 @@ from qdqtool.trtversion import FIRST_WITH_TYPED_DLA, TrtVersion
 FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _FIRST_TYPED = 10  # the first release whose builder and parser are known to take all types from the file
 TYPED_NOTE = (
-    "operators outside INT8 are FP32 in the file; TensorRT 11 and later compute them so. For FP16, add --rest fp16"
+    "operators outside quantized layers are FP32 in the file; TensorRT 11 and later compute them so. For FP16, add"
+    " --rest fp16"
 )
 NO_VALUES_NOTE = (
-    "operators outside INT8 stay FP32, as TensorRT will compute them: which of them can be FP16 depends on their"
-    " values; give --data or --scales"
+    "operators outside quantized layers stay FP32, as TensorRT will compute them: which of them can be FP16 depends on"
+    " their values; give --data or --scales"
 )
 RTX_NOTE = (
-    "operators outside INT8 are FP32 in the file, and TensorRT for RTX computes them so. For FP16, add --rest fp16"
+    "operators outside quantized layers are FP32 in the file, and TensorRT for RTX computes them so. For FP16, add"
+    " --rest fp16"
 )
 
 

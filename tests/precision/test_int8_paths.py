@@ -95,7 +95,7 @@ def test_they_are_in_fp32_in_the_file_and_no_cast_stands_in_front_of_them_or_beh
     model = model_of(f"{HEAD} {{ {CASES['a residual from a pair'][0]} }}", 17)
     choice = choose_types(Model(model), assumed_ranges(8.0))
     assert {key: one.rule for key, one in choice.reasons.items()} == dict.fromkeys("car", "int8")
-    assert choice.headline() == "1 operator in FP16, 0 in FP32, 3 in INT8 layers, 2 Casts"
+    assert choice.headline() == "1 operator in FP16, 0 in FP32, 3 in quantized layers, 2 Casts"
     typed = with_types(model, choice.assignment)
     casts = [(node.input[0], node.output[0]) for node in typed.graph.node if node.op_type == "Cast"]
     assert casts[0][0] == "g" and casts[1][1] == "y" and len(casts) == count_casts(typed) == 2

@@ -62,7 +62,7 @@ def test_what_is_not_int8_gets_the_type(tmp_path: Path, rest: Any, kind: int) ->
     assert (types["b1"], types["b2"]) == (onnx.TensorProto.FLOAT, kind)  # b1 is read in an INT8 layer
     assert result.rest is not None
     assert result.rest.name == rest
-    assert f"3 operators in {rest.upper()}, 0 in FP32, 4 in INT8 layers, 2 Casts" in result.rest.summary()
+    assert f"3 operators in {rest.upper()}, 0 in FP32, 4 in quantized layers, 2 Casts" in result.rest.summary()
     assert {t.data_type for t in made.graph.initializer if t.name.endswith("_scale")} == {1}
 
 
@@ -252,7 +252,7 @@ def test_the_command_line_says_what_it_did(tmp_path: Path, capsys: pytest.Captur
     shapes, said = "--shapes=x:1x4x8x8", run(capsys, *words)
     assert re.search("TensorRT 11 .*--rest fp16", said.out)
     said = run(capsys, *words, "--rest", "fp16", "--trt-version", "10.3.0")
-    assert "1 operator in FP16, 0 in FP32, 6 in INT8 layers, 2 Casts" in said.out
+    assert "1 operator in FP16, 0 in FP32, 6 in quantized layers, 2 Casts" in said.out
     assert (
         f"next: trtexec --onnx={tmp_path}/q.onnx {shapes} --stronglyTyped --saveEngine={tmp_path}/q.engine\n"
         in said.out
