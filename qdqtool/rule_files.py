@@ -41,7 +41,6 @@ _POLICY = {
 }
 
 
-@functools.cache
 def rules_folder() -> Path:
     """Where rules/*.toml lie: in the installed package, or at the top of the source tree."""
     package = Path(__file__).resolve().parent

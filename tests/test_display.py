@@ -149,6 +149,7 @@ def test_repr_is_one_short_line_that_names_the_class(name: str) -> None:
     assert "array(" not in line and "ir_version" not in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_str_is_the_printed_summary(name: str) -> None:
     result = results()[name]

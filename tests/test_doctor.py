@@ -242,6 +242,7 @@ def test_damaged_record_of_pip_is_no_version(monkeypatch: pytest.MonkeyPatch) ->
     assert version_of("numpy") == ""
 
 
+@pytest.mark.slow
 def test_real_look_brings_no_package_here() -> None:
     code = (
         "import sys, qdqtool; found = qdqtool.diagnose()\n"

@@ -110,6 +110,7 @@ def test_polygraphy_run_on_a_model_of_ours(folder: Path) -> None:
     same(open_loader("in.json", INPUTS), list(open_loader(script, INPUTS)))
 
 
+@pytest.mark.slow
 def test_polygraphy_reads_inputs_of_ours(folder: Path) -> None:
     items = list(open_loader("scripts/digits.py", INPUTS))
     write_json_inputs("file.json", items)

@@ -7,6 +7,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import qdqtool
 
 ROOT = Path(qdqtool.__file__).parent
@@ -35,6 +37,7 @@ def module_state(tree: ast.Module) -> Iterator[str]:
             yield ast.unparse(target)
 
 
+@pytest.mark.slow
 def test_only_what_is_named_here_outlives_a_call() -> None:
     found = set()
     for path in sorted(ROOT.rglob("*.py")):

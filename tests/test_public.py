@@ -30,6 +30,7 @@ def test_a_name_brings_only_its_room() -> None:
     assert loaded == "False"
 
 
+@pytest.mark.slow
 def test_no_verb_brings_what_only_extras_have() -> None:
     heavy = "onnxruntime", "PIL", "polygraphy", "onnx_graphsurgeon", "torch", "tensorrt"
     code = (
@@ -45,6 +46,7 @@ def test_every_public_name_is_there_with_a_docstring(name: str) -> None:
     assert name in dir(qdqtool)
 
 
+@pytest.mark.slow
 def test_a_room_does_not_hide_the_function_of_its_name() -> None:
     """A package of the same name would become the attribute when it is first imported."""
     code = "import qdqtool, qdqtool.calibration.engine; print(callable(qdqtool.calibrate), callable(qdqtool.insert))"
@@ -72,6 +74,7 @@ def test_the_functions_are_those_of_their_rooms() -> None:
     assert (qdqtool.insert, qdqtool.peel, qdqtool.plan) == (insert, peel, plan)
 
 
+@pytest.mark.slow
 def test_a_verb_does_not_bring_the_others() -> None:
     code = "import sys, qdqtool.verbs.insert; print(*(m for m in sys.modules if m.startswith('qdqtool.verbs.')))"
     others = {name.removeprefix("qdqtool.verbs.").partition("_")[0] for name in python(code).split()}

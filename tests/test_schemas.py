@@ -36,6 +36,7 @@ def check(name: str, document: object) -> None:
     jsonschema.Draft202012Validator(schema(name)).validate(document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.stem)
 def test_each_is_a_schema_with_title_and_description(path: Path) -> None:
     document = json.loads(path.read_text("utf-8"))

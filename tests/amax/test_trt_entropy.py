@@ -194,6 +194,7 @@ def test_a_value_on_the_end_of_the_range_does_not_double_it() -> None:
     assert observed(first, np.nextafter(first, np.float32(2))).width == 2.0 / BINS
 
 
+@pytest.mark.slow
 def test_branch_range_doubling_bites() -> None:
     """Pairs merge and the width doubles: T lies beyond what either stopping at the range or one max would give."""
     rng = np.random.default_rng(4)
@@ -280,6 +281,7 @@ def random_counts(rng: np.random.Generator, size: int) -> npt.NDArray[np.int64]:
     return counts
 
 
+@pytest.mark.slow
 def test_the_same_bin_as_the_reference_on_400_short_histograms() -> None:
     rng = np.random.default_rng(2026)
     wrong = []
@@ -290,6 +292,7 @@ def test_the_same_bin_as_the_reference_on_400_short_histograms() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_the_same_bin_as_the_definition_on_full_histograms() -> None:
     """2048 bins: every candidate by the definition, which the test above holds against the reference."""
     rng = np.random.default_rng(5)

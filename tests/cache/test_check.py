@@ -96,6 +96,7 @@ def test_what_is_not_near(unknown: str, missing: str) -> None:
     assert check(cache_of(unknown), [missing]).near == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unknown", "missing", "compared"),
     [(3, 4, 12), (150, 200, 20_000), (2000, 9, 18_000), (2000, 11, 19_998), (20_000, 20_000, 20_000), (9, 20_001, 0)],
@@ -115,6 +116,7 @@ def test_names_are_compared_twenty_thousand_times_at_most(
     assert sum(asked) == compared
 
 
+@pytest.mark.slow
 def test_names_that_differ_in_punctuation_are_found_in_large_lists() -> None:
     unknown = [f"backbone/layer{i}/Conv_output_a" for i in range(20_000)]
     missing = [f"backbone/layer{i}/Conv_output_b" for i in range(20_000)]

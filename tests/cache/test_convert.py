@@ -320,6 +320,7 @@ def test_a_name_that_is_half_a_character_is_refused() -> None:
     assert list(whole.entries) == ["\N{GRINNING FACE}"]
 
 
+@pytest.mark.slow
 def test_many_zeros_and_many_names_are_read_in_linear_time() -> None:
     count = 100_000
     cache = parse("".join(f"t{index} 0\n" for index in range(count)).encode(), "ort-text")

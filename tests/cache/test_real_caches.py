@@ -116,6 +116,7 @@ def test_every_cache_through_the_command_line(
         )
 
 
+@pytest.mark.slow
 def test_show_reads_every_cache(paths: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     for path in paths:
         assert main(["cache", "show", str(path), "--json"]) == 0

@@ -202,6 +202,7 @@ def test_bar_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
 # ------------------------------------------------------------------ real models
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("name", "zeros"),

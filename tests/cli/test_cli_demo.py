@@ -17,6 +17,7 @@ from tests.cli.command import run
 Capsys = pytest.CaptureFixture[str]
 
 
+@pytest.mark.slow
 def test_it_runs_every_step_and_reports_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     words = [sys.executable, "-m", "qdqtool", "demo", "--json", "-o", str(folder)]
@@ -29,6 +30,7 @@ def test_it_runs_every_step_and_reports_the_files(tmp_path: Path) -> None:
     assert subprocess.run(checked, cwd=folder, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_first_command_that_fails(
     capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--data", folder / "d.npy", "--for", "8.6.1", "--effort", "fast", "-o", folder / "out")
     said = run(capsys, "deploy", folder / "m.onnx", *words)
@@ -38,6 +39,7 @@ def test_it_says_what_was_kept_and_what_comes_next(folder: Path, capsys: pytest.
     assert said.out.endswith(f"next: sh {folder / 'out' / 'm.int8.trtexec.sh'}\n")
 
 
+@pytest.mark.slow
 def test_a_model_that_guesses_is_told_before_anything_is_tried(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_json(capsys: Capsys, monkeypatch: pytest.MonkeyPatch, items: tuple[Item
     assert {"ok", "missing", "note", "wrong"} <= reported
 
 
+@pytest.mark.slow
 def test_this_machine(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "qdqtool", "doctor", "--json"]

@@ -165,6 +165,7 @@ main(sys.argv[4:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "nth"),
     [

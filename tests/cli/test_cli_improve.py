@@ -53,6 +53,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "code"), [(0.01, 0), (0.2, 1)])
 def test_the_exit_code_says_whether_it_is_enough(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: float, code: int
@@ -82,6 +83,7 @@ def test_each_attempt_is_told_as_soon_as_it_is_judged(
     assert "tried: " not in run(capsys, "improve", folder / "q.onnx", *words, "-q").err and last.code == 1
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_the_seconds_too(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_without_data_there_is_none(capsys: Capsys, tmp_path: Path) -> None:
     assert "output_loss" not in json.loads(said.out)
 
 
+@pytest.mark.slow
 def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> None:
     said = insert(capsys, folder, "--limit", "3", "-o", folder / "q.onnx")
     assert said.code == 0
@@ -95,6 +96,7 @@ def test_each_command_that_is_printed_runs_as_printed_until_the_loss_is_small(ca
     assert said.code == 0 and "may lose much" not in said.err
 
 
+@pytest.mark.slow
 def test_a_command_that_is_printed_leaves_the_written_model(capsys: Capsys, folder: Path) -> None:
     """Also where no -o was given, and where it is spelt in other ways."""
     words = printed_command(insert(capsys, folder))
@@ -105,6 +107,7 @@ def test_a_command_that_is_printed_leaves_the_written_model(capsys: Capsys, fold
         assert line == "qdqtool insert m.onnx --max-output-loss 0.2 -o q.float"
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_met_is_exit_0(capsys: Capsys, folder: Path) -> None:
     said = insert(capsys, folder, "--max-output-loss", "0.1", "--json", "-o", folder / "q.onnx")
     facts = json.loads(said.out)
@@ -136,6 +139,7 @@ def test_a_loss_that_is_missed_is_exit_1_and_names_what_to_try(capsys: Capsys, f
     assert facts["max_output_loss_met"] is False and facts["search"]["after"] > 1e-9
 
 
+@pytest.mark.slow
 def test_a_group_is_one_note_and_the_same_bytes_each_time(capsys: Capsys, tmp_path: Path) -> None:
     onnx.save(headed_net(6), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=samples())

@@ -27,6 +27,7 @@ def commands(text: str, *marks: str) -> list[list[str]]:
     return [shlex.split(line.split(": qdqtool ", 1)[1]) for line in lines]
 
 
+@pytest.mark.slow
 def test_what_loses_less_is_two_commands_with_the_users_own_options(
     capsys: Capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,6 +264,7 @@ def test_control_characters_in_a_word_that_is_not_understood_are_escaped(capsys:
     refused(run(capsys, "insert", "m.onnx", word), "\\x1b[2J")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["-h", "insert m.onnx --dry-run"])
 def test_a_reader_that_goes_away_is_no_bug(tmp_path: Path, words: str) -> None:
     """`qdqtool insert --dry-run | head -1`: silent, and the code a shell gives for SIGPIPE."""
@@ -299,6 +300,7 @@ def test_an_error_comes_behind_the_lines_that_were_printed(tmp_path: Path) -> No
     assert (done.returncode, (tmp_path / "log").read_text()) == (2, "first\nqdqtool: error: x: is wrong\n")
 
 
+@pytest.mark.slow
 def test_the_program_gives_codes_and_streams(tmp_path: Path) -> None:
     model = write_net(tmp_path)
     good, bad, usage = program("insert", str(model), "-q"), program("insert", "no.onnx"), program("insrt")

@@ -50,6 +50,7 @@ def test_compare_writes_signal_to_noise(net: Path, capsys: Capsys) -> None:
     assert "SQNR dB" in (net / "r.html").read_text()
 
 
+@pytest.mark.slow
 def test_finetune_writes_the_curves(net: Path, capsys: Capsys) -> None:
     words = ("--data", "d.npz", "--steps", "2", "--log", "t.log", "--report", "r.html", "-o", "t.onnx")
     said = run(capsys, "finetune", "q.onnx", *words)

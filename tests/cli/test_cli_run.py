@@ -71,6 +71,7 @@ def test_dry_run_lists_commands_that_do_the_same(tmp_path: Path, capsys: Capsys)
 OLD = RECIPE.replace("8502", "7103")
 
 
+@pytest.mark.slow
 def test_an_opset_that_the_parser_does_not_read_is_told_before_the_first_step(tmp_path: Path, capsys: Capsys) -> None:
     recipe = write_recipe(tmp_path, OLD)
     for more in (("--dry-run",), ()):

@@ -70,6 +70,7 @@ def test_a_terminal_has_no_line_for_each_operator(
     assert "measured: " not in run(capsys, *words)[2]
 
 
+@pytest.mark.slow
 def test_json_and_candidates(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     words = [
         "sensitivity",
@@ -113,6 +114,7 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], folder: Path, words
     assert code == 2 and out == "" and err == f"qdqtool: error: {message}\n"
 
 
+@pytest.mark.slow
 def test_insert_names_what_it_keeps_and_why(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     words = ["insert", folder / "m.onnx", "--data", folder / "d.npz", "--method", "auto", "--float-heads", "none"]
     code, out, err = run(capsys, *words, "--keep-float", 1, "-o", folder / "q.onnx")
@@ -148,6 +150,7 @@ def test_a_budget_that_is_met_keeps_nothing(capsys: pytest.CaptureFixture[str], 
     assert code == 0 and not [one for one in json.loads(out)["refusals"] if one["rule"] == "keep-float"]
 
 
+@pytest.mark.slow
 def test_groups_are_told_where_the_loss_is_large(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     onnx.save(residual_net(8, 6), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=samples())

@@ -62,6 +62,7 @@ def follow(capsys: Capsys, step: list[str]) -> CommandOutput:
     return said
 
 
+@pytest.mark.slow
 def test_condition_insert_peel_and_trtexec(bench: Path, capsys: Capsys) -> None:
     version = ("--trt-version", "jp4.6", "--heads", "stage4.first")
     step = step_of(run(capsys, "condition", MODEL, *FEW, *version, "--method", "max"))
@@ -78,6 +79,7 @@ def test_condition_insert_peel_and_trtexec(bench: Path, capsys: Capsys) -> None:
     assert step == ["trtexec", f"--onnx={stem}.peeled.onnx", "--workspace=1024", SHAPES, "--int8", "--fp16", *calib]
 
 
+@pytest.mark.slow
 def test_the_source_of_a_conditioned_insert_is_taken(bench: Path, capsys: Capsys) -> None:
     words = ("--condition", "auto", "--trt-version", "8502", "-o", "q.onnx")
     step = cache_step_of(run(capsys, "insert", MODEL, *FEW, *words))
@@ -99,6 +101,7 @@ def test_a_tensorrt_that_builds_q_dq_is_told_to_build_it(
     assert "/usr/src/tensorrt/bin/trtexec" in said.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "flags"),
     [
@@ -121,6 +124,7 @@ def test_improve_ends_with_the_build(
     assert step_of(said) == ["qdqtool", "peel", "o.onnx", "--target", "gpu", "--trt-version", "7103"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--fold-bn",), ("--fold-constants",), ("--points-only",), ("--target", "dla")])
 def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys, words: tuple[str, ...]) -> None:
     step = step_of(run(capsys, "insert", MODEL, *FEW, "--trt-version", "7103", *words))
@@ -128,6 +132,7 @@ def test_insert_is_followed_by_the_peel_that_fits_it(bench: Path, capsys: Capsys
     assert step_of(follow(capsys, step))[0] == ("qdqtool" if "dla" in words else "trtexec")
 
 
+@pytest.mark.slow
 def test_estimated_scales_and_pairs_that_were_there(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "insert", MODEL, "--trt-version", "8502", "-o", "q.onnx")
     step = cache_step_of(said)
@@ -150,6 +155,7 @@ def test_a_tensorrt_without_caches_takes_the_model_itself(bench: Path, capsys: C
     follow(capsys, step_of(said))
 
 
+@pytest.mark.slow
 def test_calibrate_and_shards(bench: Path, capsys: Capsys) -> None:
     step = step_of(run(capsys, "calibrate", MODEL, *FEW))
     assert step == ["qdqtool", "insert", MODEL, "--scales", "a model.scales.json"]
@@ -181,6 +187,7 @@ def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -
     assert steps_of(said) == [] and "wrote a model.cache" in said.out
 
 
+@pytest.mark.slow
 def test_prune_is_followed_by_finetune(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "prune", MODEL, *FEW, "--ratio", "0.25")
     step = step_of(said)

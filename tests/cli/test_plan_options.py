@@ -110,6 +110,7 @@ def test_the_same_list_in_other_verbs(tmp_path: Path, capsys: Capsys, monkeypatc
         refused(run(capsys, verb, "m.onnx", *data, "--keep-float", "2"), "--keep-float", "list of names")
 
 
+@pytest.mark.slow
 def test_sensitivity_says_the_loss_of_insert_and_a_next_step_that_runs(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_other_pixels_or_another_method_give_another_scale(
     assert bits(maximum.entries["data"]) != want
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_without_ties_every_tensor_has_its_own(shared: Path, tmp_path: Path, capsys: Capsys) -> None:
     """So the sets of the test above are the rules' doing, not the data's."""

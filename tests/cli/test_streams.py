@@ -25,6 +25,7 @@ def shell(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["insert m.onnx -o q.onnx", "-h", "--version"])
 def test_stdout_on_a_full_disk_is_2_with_one_line(tmp_path: Path, words: str) -> None:
     write_net(tmp_path)
@@ -41,6 +42,7 @@ def test_stderr_on_a_full_disk_changes_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.slow
 def test_closed_streams_are_as_dev_null(tmp_path: Path) -> None:
     write_net(tmp_path)
     assert shell(tmp_path, "insert m.onnx -o open.onnx").returncode == 0

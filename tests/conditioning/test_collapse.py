@@ -77,6 +77,7 @@ def test_peel_gives_the_source_with_its_edits(name: str, which: str) -> None:
     assert back.SerializeToString(deterministic=True) == made.SerializeToString(deterministic=True)
 
 
+@pytest.mark.slow
 def test_insert_equalizes_where_it_is_asked_to_condition() -> None:
     apart = spread_net("residual", 300.0)
     exact = run(apart)

@@ -60,6 +60,7 @@ def test_int8_stays_below_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(why.endswith(TOO_MANY_BYTES) for why in left.values()) == wanted - kept
 
 
+@pytest.mark.slow
 def test_where_bytes_do_not_count_all_that_win_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = done("all")[2]
     assert done("fitting")[2] == wanted > 0

@@ -68,6 +68,7 @@ def noise(plain: onnx.ModelProto, made: onnx.ModelProto, rows: npt.NDArray[np.fl
     return float(np.square(run_model(placed.model, rows) - exact).sum() / np.square(exact).sum())
 
 
+@pytest.mark.slow
 def test_what_lies_behind_silu_is_moved_to_the_middle_and_loses_less() -> None:
     rows = samples(200)
     proto, found = done(SILU, rows, "shift", "correct")
@@ -78,6 +79,7 @@ def test_what_lies_behind_silu_is_moved_to_the_middle_and_loses_less() -> None:
     assert noise(model_of(SILU), proto, rows) < 0.7 * noise(model_of(SILU), corrected, rows)
 
 
+@pytest.mark.slow
 def test_the_float_function_stays_and_the_bytes_do_not_depend_on_the_order() -> None:
     rows = samples(200)
     proto, found = done(SILU, rows)
@@ -87,6 +89,7 @@ def test_the_float_function_stays_and_the_bytes_do_not_depend_on_the_order() -> 
     assert again.SerializeToString() == proto.SerializeToString()
 
 
+@pytest.mark.slow
 def test_tensors_of_one_scale_are_moved_together_through_concat_and_pool() -> None:
     proto, found = done(JOINED, samples(200))
     assert {edit.site for edit in found.edits} == {"r1", "r2"}
@@ -143,6 +146,7 @@ def test_convolutions_with_other_pads_read_a_shifted_tensor_of_their_own() -> No
         assert made[row] == pytest.approx(plain[row], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_concat_and_a_convolution_that_pads_read_a_shifted_tensor_each() -> None:
     proto, found = done(BRANCHES, samples(200))
     added = [(edit.site, edit.added) for edit in found.edits]
@@ -154,6 +158,7 @@ def test_a_concat_and_a_convolution_that_pads_read_a_shifted_tensor_each() -> No
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_behind_zeros_a_concat_keeps_its_values_and_another_reader_does_not() -> None:
     proto, found = done(BRANCHES.replace("w3)", "w3 )").replace("y = Conv(k", "y = Conv<pads=[1,1,1,1]>(k").replace(
         "float[N,3,6,6] y", "float[N,3,8,8] y"), samples(200))  # fmt: skip
@@ -163,6 +168,7 @@ def test_behind_zeros_a_concat_keeps_its_values_and_another_reader_does_not() ->
     assert list(concat.input) == ["r1", "r2"]
 
 
+@pytest.mark.slow
 def test_an_add_goes_on_reading_the_tensor_as_it_is() -> None:
     proto, found = done(RESIDUAL, samples(200, (8, 6, 6)))
     assert "r1" in {edit.site for edit in found.edits}
@@ -180,6 +186,7 @@ def test_valid_padding_is_none() -> None:
     assert why_left(PADDED.replace("pads=[1,1,1,1]", 'auto_pad="VALID"'), "m1") == ""
 
 
+@pytest.mark.slow
 def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
     def fitting(plan: PlanOptions) -> Conditioned:
         proto = model_of(SILU)
@@ -194,6 +201,7 @@ def test_the_dla_gets_no_add_and_int8_stays_below_fp16(monkeypatch: pytest.Monke
     assert fitting(PLAN).left["m1"] == f"an Add {node_costs.TOO_MANY_BYTES}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [SILU, PADDED, BESIDE, BRANCHES], ids=["an Add", "a Pad and an Add", "both of one tensor", "a Concat"]
 )

@@ -72,6 +72,7 @@ def test_few_rows_of_large_weights_get_int4() -> None:
     assert set(chosen(products(16, 1536, 1536, 1536)).values()) == {"int4"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "wanted"), [(None, "fp8"), ("jp6.1", "int8"), ("8.6.1", "int8")])
 def test_many_rows_get_the_fast_format_that_the_version_has(version: str | None, wanted: str) -> None:
     options = replace(MIXED, trt_version=None if version is None else parse(version))
@@ -143,6 +144,7 @@ def test_written_peeled_and_read_again(tmp_path: Path) -> None:
     assert main(["insert", str(file), "--format", "mixed", "-o", str(back)]) == 2  # it has Q/DQ
 
 
+@pytest.mark.slow
 def test_data_choose_scales_and_measure_the_loss(tmp_path: Path) -> None:
     model = products(16, 1536, 1536)
     data = [{"x": np.random.default_rng(seed).standard_normal((16, 1536)).astype(np.float32)} for seed in range(4)]

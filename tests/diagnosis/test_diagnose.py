@@ -92,6 +92,7 @@ def test_two_tensors_each_of_which_loses_all() -> None:
     assert "the gain is of 2 faults together" in first(seen).evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [255, 1 / 255])
 def test_calibrated_on_other_values_than_the_data_have(factor: float) -> None:
     found = causes(quantized(images() * np.float32(factor)))
@@ -145,11 +146,13 @@ def test_ranges_that_few_large_values_set() -> None:
     assert cause.name == "outliers" and cause.figures["wide"] > cause.figures["short"]
 
 
+@pytest.mark.slow
 def test_calibrated_on_unlike_images() -> None:
     cause = first(causes(_inner(1 / 10)))
     assert cause.name == "calibration data" and cause.figures["short"] > cause.figures["wide"]
 
 
+@pytest.mark.slow
 def test_calibrated_on_a_single_image_without_objects() -> None:
     blank = images()[:2] * np.float32(0.1) + np.float32([[[[0]]], [[[0.9]]]])  # the range of the input, and no digits
     found = causes(quantized(blank))
@@ -157,6 +160,7 @@ def test_calibrated_on_a_single_image_without_objects() -> None:
     assert cause.name == "calibration data" and "scales come from 2 samples" in cause.evidence
 
 
+@pytest.mark.slow
 def test_one_saturated_tensor_of_a_model_calibrated_on_few_samples() -> None:
     model = open_model(quantized(images()[:8]))
     broken = with_scales(model, {"/stage8a/relu/Relu_output_0": Scale.of(1e-4)})
@@ -179,6 +183,7 @@ def test_calibrated_on_another_order_of_channels(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_zero_points_come_first() -> None:
     model = quantized()
     for node in model.graph.node:

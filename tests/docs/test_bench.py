@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import DOCS, PROJECT, first_cells
 
 BENCH = PROJECT / "tests" / "bench"
@@ -28,6 +30,7 @@ def parts_of(stem: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_file_is_cited_or_guards_a_limit_or_is_part_of_one() -> None:
     cited = {stem for file in CITING for stem in re.findall(r"tests[./]bench[./](\w+)", file.read_text("utf-8"))}
     limits = {Path(name).stem for name in first_cells(PAGE, "script | limit that it guards")}

@@ -348,6 +348,7 @@ def test_versions_in_the_text_parse() -> None:
     assert {parse_version(version).header_number for version in versions} >= {8502, 7100, 7103, 8001}
 
 
+@pytest.mark.slow
 def test_public_names_are_in_the_documentation() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [name for name in qdqtool.__all__ if not re.search(rf"\b{name}\b", text)] == []
@@ -388,6 +389,7 @@ def exported(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_json_keys_are_reported(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
 

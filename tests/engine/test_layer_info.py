@@ -302,6 +302,7 @@ def test_a_long_line_of_a_log_takes_linear_time(tmp_path: Path, line: str) -> No
     assert info.layers
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_time")
 def test_many_fusions_take_linear_time(tmp_path: Path) -> None:
     nodes = range(20_000)

@@ -112,6 +112,7 @@ def covered(images: int, seen: float, trials: int = 300) -> float:
     return hits / trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seen", [0.02, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.5, marks=pytest.mark.slow)]
 )

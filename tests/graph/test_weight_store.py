@@ -99,6 +99,7 @@ def test_a_copy_writes_where_the_model_does_unless_it_has_a_store_of_its_own() -
     assert plain.with_store().view.store is plain.view.store is None, "a model that is given back stays in memory"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["s = Sigmoid(c) a = Mul(c, s)", "a = Relu(c)"])
 @pytest.mark.parametrize("verb", ["condition", "insert"])
 def test_conditioning_a_file_leaves_no_weights_in_memory_and_gives_the_same(

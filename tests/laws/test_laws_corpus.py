@@ -130,6 +130,7 @@ def test_l9_nobody_complains_of_the_output(trained: CorpusCase) -> None:
     assert laws.runtime_complaint(trained.done.model) == ""
 
 
+@pytest.mark.slow
 def test_l10_without_rounding_nothing_changes(trained: CorpusCase) -> None:
     pytest.importorskip("onnxruntime")
     looked = laws.check_nothing_but_rounding(laws.lifted(trained.file), trained.model)

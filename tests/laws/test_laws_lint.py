@@ -64,6 +64,7 @@ def test_l6_on_every_trained_model(file: Path, tmp_path: Path) -> None:
     assert check_insert_adds_no_finding(file, tmp_path) > 0, "odd sizes at least"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["cifar_resnet20_bn", "ultraface_rfb320", "yolox_nano_coco"])
 def test_l6_on_some_trained_models(name: str, shared: Path, tmp_path: Path) -> None:

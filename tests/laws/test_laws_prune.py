@@ -58,6 +58,7 @@ def test_random_networks_keep_the_laws(model: onnx.ModelProto) -> None:
     assert serialize(prune(model, options=NOTHING).model) == serialize(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", few_at_once(TRAINED), ids=[path.stem for path in TRAINED])
 def test_nothing_is_the_same_file_and_half_is_the_masked_original(path: Path, tmp_path: Path) -> None:
     prune(path, options=NOTHING, output=tmp_path / "same.onnx")

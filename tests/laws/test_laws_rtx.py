@@ -74,6 +74,7 @@ def test_a_second_pair_changes_no_scale_and_takes_none_away(model: onnx.ModelPro
     assert scales[0].items() <= scales[1].items() and set(scales[1].values()) == set(scales[0].values())
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["yolox_nano_coco", "ppocrv3_det", "selfie_seg", "nanodet_m_320_coco"])
 def test_no_silent_float_in_some_trained_models(name: str, shared: Path) -> None:

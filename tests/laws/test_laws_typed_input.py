@@ -128,6 +128,7 @@ def test_insert_and_peel_of_a_bundled_model_in_half_precision(name: str, kind: i
     check_typed_as_fp32(half_of(name, kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, data in BUNDLED.items() if data])
 def test_calibrated_scales_in_half_precision_lie_near_those_in_fp32(name: str) -> None:
     data, options = MODELS / f"{BUNDLED[name]}.npz", DataOptions(limit=8)

@@ -94,6 +94,7 @@ def test_the_placement_is_that_of_the_engine_that_runs_all_in_int8(built: dict[s
     assert len(ours) > 25
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_one_pair_less(built: dict[str, onnx.ModelProto]) -> None:
     reference = built["qat-residual-qgap"]
     view = GraphView(reference.graph)

@@ -85,6 +85,7 @@ def test_the_table_covers_what_mse_covers(detector: onnx.ModelProto, images: np.
     assert plain and all(mse[name].same_bits(table[name]) for name in plain)
 
 
+@pytest.mark.slow
 def test_candidates_are_reported_on_request_only(
     detector: onnx.ModelProto, images: np.ndarray, table: ScaleTable
 ) -> None:

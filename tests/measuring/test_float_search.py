@@ -27,6 +27,7 @@ def late() -> Quantized:
     return quantized(residual_net(8, 6))
 
 
+@pytest.mark.slow
 def test_no_operator_of_a_stage_helps_alone_but_the_stage_does(late: Quantized) -> None:
     runner = SensitivityRunner(late)
     before = runner.base_loss()
@@ -55,6 +56,7 @@ def test_what_was_tried_and_what_was_not_is_reported(late: Quantized) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_runs_are_bounded_and_nothing_depends_on_the_order_of_the_nodes(late: Quantized) -> None:
     one = keep_where_concentrated(late)
     other = keep_where_concentrated(quantized(shuffled(residual_net(8, 6), 5)))

@@ -118,6 +118,7 @@ def test_nms_drops_the_weaker_of_two_covering_boxes_of_one_class_and_scene(scori
     np.testing.assert_allclose(scoring.detect(scores, raw).score, [0.9, 0.8, 0.7, 0.6])
 
 
+@pytest.mark.slow
 def test_a_spoilt_model_scores_lower(models: Path, scoring: ModuleType, tmp_path: Path) -> None:
     """Box weights rounded to a quarter: the figures that INT8 is judged by do move."""
     model = onnx.load(models / DETECTOR)

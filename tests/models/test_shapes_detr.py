@@ -61,6 +61,7 @@ def test_the_file_passes_the_checker_and_is_small(models: Path) -> None:
     assert sides == [[12, 6], [12, 4]]
 
 
+@pytest.mark.slow
 def test_the_heads_that_are_named_are_those_that_are_counted(models: Path) -> None:
     left, named = (line for line in insert(onnx.load(models / NAME)).summary() if "detection heads" in line)
     assert left.endswith(f"; {len(BOXES)} detection heads")

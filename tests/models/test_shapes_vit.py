@@ -67,6 +67,7 @@ def test_a_shape_fills_a_part_of_its_circle_and_is_no_other(shapes: ModuleType, 
     assert all((masks[number] != mask).mean() > 0.03 for at, mask in enumerate(masks) if at != number)
 
 
+@pytest.mark.slow
 def test_attention_in_int8_names_what_float_names(models: Path, shapes: ModuleType) -> None:
     images, labels = shapes.draw(shapes.TEST[0], COUNT)
     plain = onnx.load(models / NAME)

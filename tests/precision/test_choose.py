@@ -136,6 +136,7 @@ def test_a_choice_is_frozen() -> None:
         choice_of(SMALL_NET).casts = 0  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_work_grows_with_the_nodes() -> None:
     def make(size: int) -> Callable[[], TypeChoice]:
         nodes = [f"a{at} = Exp(a{at - 1}) b{at} = Log(a{at}) c{at} = Add(a{at}, b{at})" for at in range(1, size + 1)]

@@ -280,6 +280,7 @@ def test_models_of_the_corpus_have_types_that_go_together(shared: Path) -> None:
             assert made <= report.types.keys(), path.stem
 
 
+@pytest.mark.slow
 def test_types_are_those_of_shape_inference_where_onnx_says_the_same(shared: Path) -> None:
     for path in sorted((shared / "corpus" / "models").glob("*.onnx")):
         model = onnx.load(path)

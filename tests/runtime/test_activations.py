@@ -308,6 +308,7 @@ def test_two_flavors(monkeypatch: pytest.MonkeyPatch) -> None:
         OrtActivations(Model(chain()))
 
 
+@pytest.mark.slow
 def test_importing_does_not_import_onnxruntime() -> None:
     code = "import sys, qdqtool.calibration.engine as e; print('onnxruntime' in sys.modules, 'PIL' in sys.modules)"
     root = Path(__file__).resolve().parents[2]

@@ -190,6 +190,7 @@ def test_a_cast_to_fp4_is_not_rounded_to_fp8() -> None:
     assert emulated(model) is model
 
 
+@pytest.mark.slow
 def test_every_graph_runs_or_is_refused_with_its_operator(shared: Path) -> None:
     refused = {}
     for path in sorted((shared / "formats").glob("*.onnx")):

@@ -42,6 +42,7 @@ def test_values_count_by_their_share_of_the_output() -> None:
     assert found == pytest.approx(np.tile(np.abs(z) / np.sqrt(np.square(z).sum()), (3, 1)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_what_a_softmax_says_counts_by_its_fisher_information() -> None:
     """The covariance of the gradients is z z' times diag(p) - p p'."""
     z = features(NAMED)

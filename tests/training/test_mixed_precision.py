@@ -69,12 +69,14 @@ def test_gradients_are_those_of_fp32_but_for_roundings(folder: Path, precision: 
     assert any(note.startswith("training graph: ") for note in half.notes)
 
 
+@pytest.mark.slow
 def test_a_gradient_beyond_fp16_is_infinite_and_one_of_bf16_is_not(folder: Path) -> None:
     half, wide = (prepared(folder, precision=one) for one in ("fp16", "bf16"))
     assert not np.isfinite(gradients(half, 2.0**30)["w1"]).all()
     assert np.isfinite(gradients(wide, 2.0**30)["w1"]).all()
 
 
+@pytest.mark.slow
 def test_a_run_overflows_at_first_and_ends_near_fp32(folder: Path) -> None:
     log = folder / "log.jsonl"
     exact = tune(folder, "fp32.onnx", backend="builtin")
@@ -92,6 +94,7 @@ def test_a_run_overflows_at_first_and_ends_near_fp32(folder: Path) -> None:
     assert again.model.read_bytes() == half.model.read_bytes()
 
 
+@pytest.mark.slow
 def test_scales_that_learn_or_follow_go_with_it(folder: Path) -> None:
     for ranges in ("learn", "ema"):
         found = tune(folder, update=replace(BRISK, precision="fp16"), ranges=ranges)

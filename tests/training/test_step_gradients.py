@@ -333,6 +333,7 @@ def test_the_command_starts_workers_that_write_the_file_of_one(reducer: str, qua
     assert "two.onnx" in printed and printed.count("gradients by") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_run_whose_worker_ends_goes_on_with_resume(

@@ -105,6 +105,7 @@ def test_a_label_offset_shifts_every_class(models: Path, tmp_path: Path, offset:
     assert result.labels == ("arrays, +1" if offset else "arrays")
 
 
+@pytest.mark.slow
 def test_the_detector_has_the_figures_of_its_own_script(models: Path, digits: Any) -> None:
     pytest.importorskip("pycocotools")
     scoring = importlib.import_module("detection_map")
@@ -128,6 +129,7 @@ def test_voc_is_asked_for(models: Path, digits: Any) -> None:
     assert result.class_name(9) == "nine"
 
 
+@pytest.mark.slow
 def test_a_spoilt_detector_loses_and_agrees_less(models: Path, digits: Any, tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     source = models / "digits_detector.onnx"

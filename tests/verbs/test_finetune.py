@@ -92,6 +92,7 @@ def test_a_plain_model_gets_the_pairs_of_insert_first(folder: Path, tmp_path: Pa
     assert held.model.SerializeToString() == (tmp_path / "one.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_plain_model_with_data_beside_it_gets_pairs(folder: Path, tmp_path: Path) -> None:
     onnx.save(onnx.load(folder / "m.onnx"), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
     options = FinetuneOptions(run=replace(QUICK, steps=10), update=BRISK)
@@ -122,6 +123,7 @@ def test_relu6_is_for_models_that_get_their_pairs_here(folder: Path) -> None:
         finetune(folder / "q.onnx", folder / "d.npz", FinetuneOptions(relu6=True))
 
 
+@pytest.mark.slow
 def test_channels_are_evened_out_first_and_no_activation_gets_another_scale(folder: Path, tmp_path: Path) -> None:
     apart = onnx.load(folder / "m.onnx")
     for tensor in apart.graph.initializer:
@@ -254,6 +256,7 @@ def test_the_same_twice_is_the_same_bytes_and_another_seed_is_not(folder: Path, 
     assert Path(tuned.model).read_bytes() != Path(other.model).read_bytes()
 
 
+@pytest.mark.slow
 def test_where_nothing_is_better_the_input_comes_back(folder: Path) -> None:
     result = tune(folder, update=UpdateOptions(relative_lr=1e-9), steps=10)
     assert result.step == 0 or result.after <= result.before
@@ -277,6 +280,7 @@ def test_scales_that_learn_or_follow_change_and_stay_positive(folder: Path, rang
     assert all(before[name] == after[name] for name in weights) == (ranges == "ema")
 
 
+@pytest.mark.slow
 def test_sgd_average_accumulation_and_decay(folder: Path) -> None:
     update = UpdateOptions("sgd,nesterov", lr=1e-4, ema_decay=0.9, weight_decay=0.01)
     result = tune(folder, update=update, grad_accum=2, steps=20)
@@ -362,6 +366,7 @@ def as_typed(folder: Path, name: str, *, recorded: bool = True) -> Path:
     return folder / name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_typed_model_is_trained_in_fp32_and_gets_its_types_back(folder: Path, recorded: bool) -> None:
     model = as_typed(folder, f"h{recorded}.onnx", recorded=recorded)

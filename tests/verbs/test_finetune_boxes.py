@@ -55,6 +55,7 @@ def test_one_command_trains_a_detector_and_resumes_to_the_same_bytes(
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "message"), [("high.npz", "has a box of class 3, the model has 3 classes"), ("none.npz", "hold no box")]
 )
@@ -65,6 +66,7 @@ def test_boxes_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path, labels:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_command_trains_the_bundled_transformer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

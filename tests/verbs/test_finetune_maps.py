@@ -48,6 +48,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_one_command_trains_a_segmentation(
     scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -98,6 +98,7 @@ def test_a_rate_that_destroys_a_model_leaves_the_best_there_was(student: str, fo
     assert done.step or (folder / "t.onnx").read_bytes() == (folder / student).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_pruned_model_is_searched_where_none_is_given(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

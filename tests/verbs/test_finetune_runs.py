@@ -69,6 +69,7 @@ def test_labels_of_a_wrong_shape_are_refused_in_one_line(folder: Path) -> None:
         tune(folder, data="wrong.npz", loss=LossOptions((parse_label("y:ce"),)))
 
 
+@pytest.mark.slow
 def test_classes_of_a_file_train_as_their_array_does(folder: Path) -> None:
     np.save(folder / "train.npy", np.arange(20) % 3)
     array = tune(folder, "array.onnx", data="l.npz", loss=LossOptions((parse_label("y:ce"),)))
@@ -153,6 +154,7 @@ def test_a_task_metric_decides(folder: Path) -> None:
     assert 0 <= result.after <= result.before <= 1
 
 
+@pytest.mark.slow
 def test_a_task_metric_judges_large_weights_of_the_file_and_refuses_those_beside_it(tmp_path: Path) -> None:
     text = SMALL_NET.replace(
         "[4,4,3,3] w1, float[4] b1, float[4,4,3,3] w2, float[4,3]",
@@ -177,6 +179,7 @@ def test_a_task_metric_judges_large_weights_of_the_file_and_refuses_those_beside
         tune(tmp_path, start="beside.onnx", task=task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d.npz", "l.npz"])
 def test_evaluation_data_without_labels_measure_the_loss(folder: Path, name: str) -> None:
     labels = LossOptions((parse_label("y:ce"),)) if name == "l.npz" else LossOptions()
@@ -191,6 +194,7 @@ def test_evaluation_data_without_labels_measure_the_loss(folder: Path, name: str
         tune(folder, task=replace(task, options=EvaluateOptions(metric="agreement")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranges", ["fixed", "ema"])
 def test_time_is_laid_out_and_ends_it(folder: Path, ranges: Any) -> None:
     result = tune(folder, steps=None, max_minutes=0.005, evaluate_every=None, ranges=ranges)
@@ -244,6 +248,7 @@ def test_kill_9_and_resume_end_with_the_same_bytes(folder: Path) -> None:
     assert not (folder / "killed.ck").exists()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_newest_checkpoint_of_a_folder(folder: Path) -> None:
     kept = folder / "kept"
     whole = tune(folder, "undisturbed.onnx", steps=20)
@@ -259,6 +264,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_of_a_folder(folder: Path) -> N
         assert (folder / name).read_bytes() == whole.model.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_lengthened(folder: Path) -> None:
     """With a constant rate it ends with the bytes of a run that was as long from the beginning."""
     slow = UpdateOptions(relative_lr=0.005, ema_decay=0.8)
@@ -275,6 +281,7 @@ def test_a_finished_run_is_lengthened(folder: Path) -> None:
     assert again.model.read_bytes() == whole.model.read_bytes() and not any("now ends" in one for one in again.notes)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_options_is_refused(folder: Path) -> None:
     path = folder / "other.ck"
 

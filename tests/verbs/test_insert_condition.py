@@ -67,6 +67,7 @@ def test_edits_that_change_fp32_on_purpose_are_told_so(models: Path, tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_peel_gives_the_conditioned_model_back(folder: Path) -> None:
     from qdqtool.trtversion import parse
 
@@ -88,6 +89,7 @@ def test_plain_insert_says_what_it_would_win(folder: Path, capsys: pytest.Captur
     assert (folder / "told.onnx").read_bytes() == (folder / "quiet.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_where_int8_loses_little_nobody_looks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qdqtool.verbs import insert_measure
 
@@ -226,6 +228,7 @@ VERSIONS = [(9, 3), (9, 4), (11, 6), (17, 8)]  # opset, IR version
 STEPS = ["auto", "correct", "smooth", "relu6,auto"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "opset", "ir", "text"),
     [  # every pair of steps, version and network once

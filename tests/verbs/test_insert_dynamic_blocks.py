@@ -131,6 +131,7 @@ def test_values_lie_half_a_step_from_the_weight_at_most() -> None:
     assert (np.abs(codes * steps - weights["w1"])[inside] <= (spacing * steps / 2)[inside] * (1 + 1e-6)).all()
 
 
+@pytest.mark.slow
 def test_the_search_loses_less_than_rounding_on_other_data() -> None:
     model, fresh = network(), samples(30, seed=1)[10:]
     plain, found = (insert(model, data=samples(10), options=NVFP4).model, insert(model, options=NVFP4).model)

@@ -127,6 +127,7 @@ def test_what_fp16_does_not_hold_stays_fp32(tmp_path: Path) -> None:
     assert {one["node"] for one in stays} >= {"h"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", ["fp16", "bf16"])
 def test_values_counted_for_scales_choose_the_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: Any) -> None:
     """All data were run a second time, through the model with its pairs: up to a third of the whole command."""
@@ -247,6 +248,7 @@ def test_a_model_that_was_typed_before_its_pairs_stays_typed(tmp_path: Path) -> 
 # ---------------------------------------------------------------------- the command line
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["insert", write_net(tmp_path), "--data", tmp_path / "d.npz", "-o", tmp_path / "q.onnx"]
     shapes, said = "--shapes=x:1x4x8x8", run(capsys, *words)

@@ -61,6 +61,7 @@ def test_real_models_are_covered_from_their_metadata_alone(shared: Path, tmp_pat
     assert "qdq" not in again.origins and set(again.cache.entries) == activations_of(onnx.load(path))
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_what_lies_behind_a_plugin_is_left_over_and_told(shared: Path, tmp_path: Path) -> None:
     """A tensor that onnxruntime cannot compute has no scale: that is refused with the reason, unless it is allowed."""

@@ -140,6 +140,7 @@ def test_every_model_of_the_corpus_is_peeled_or_refused_by_a_reason(shared: Path
     assert all(REFUSED[name] in line for name, line in refused.items())
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_relu_that_onnxruntime_took_out_comes_back(shared: Path, tmp_path: Path) -> None:
     """Without it the float model is another one: 0.09 of the images right instead of 0.84."""

@@ -180,6 +180,7 @@ def test_any_opset_unlifted_and_untouched(opset: int) -> None:
     assert result.path is None
 
 
+@pytest.mark.slow
 def test_a_file_a_graph_and_a_callable_give_the_same_cache(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(net().SerializeToString())

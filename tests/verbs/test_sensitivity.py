@@ -49,6 +49,7 @@ def refused(result_or_model: onnx.ModelProto) -> list[str]:
 # ---------------------------------------------------------------------------------------------- sensitivity
 
 
+@pytest.mark.slow
 def test_every_int8_operator_is_ranked(detector: onnx.ModelProto, data: list[Batch]) -> None:
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
     result = sensitivity(detector, data, options)
@@ -58,6 +59,7 @@ def test_every_int8_operator_is_ranked(detector: onnx.ModelProto, data: list[Bat
     assert len(heads.ranking.findings) == 13
 
 
+@pytest.mark.slow
 def test_the_order_of_the_data_changes_no_figure(detector: onnx.ModelProto, data: list[Batch]) -> None:
     options = SensitivityOptions(plan=ALL, calibration=CalibrationOptions("mse", progress=False), ends=False)
     assert sensitivity(detector, data, options).ranking == sensitivity(detector, data[::-1], options).ranking
@@ -80,6 +82,7 @@ def test_a_model_with_pairs_and_one_without_int8_are_refused(kept: InsertResult,
 # ---------------------------------------------------------------------------------------------- kept operators
 
 
+@pytest.mark.slow
 def test_a_kept_operator_has_no_pair_on_its_weight_and_is_reported(
     kept: InsertResult, detector: onnx.ModelProto
 ) -> None:

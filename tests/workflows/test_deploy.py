@@ -58,6 +58,7 @@ def test_the_folder_has_what_the_target_reads(here: Path, place: str, more: dict
     assert os.access(result.next_step, os.X_OK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "more", "form"), CASES)
 def test_no_name_is_left_to_fill_in(here: Path, place: str, more: dict[str, Any], form: str) -> None:
     folder = made(here, place, **more).folder
@@ -177,6 +178,7 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert repr(result).startswith("<DeployResult: ")
 
 
+@pytest.mark.slow
 def test_the_recipe_forecasts_for_the_board_that_was_asked_for(here: Path, tmp_path: Path) -> None:
     """INT8 of a small network has more layers, which may cost more than it saves: then it is not kept."""
     result = deploy(
@@ -192,6 +194,7 @@ def test_the_recipe_forecasts_for_the_board_that_was_asked_for(here: Path, tmp_p
     assert all(one.cost is None or one.cost.microseconds is None for one in any_gpu.trials) and not any_gpu.slow
 
 
+@pytest.mark.slow
 def test_scripts_for_a_card_name_no_jetpack(here: Path, tmp_path: Path) -> None:
     """TensorRT 11.4.1 is that of JetPack 7.2.2, too; a version alone may be for either."""
     options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False)
@@ -201,6 +204,7 @@ def test_scripts_for_a_card_name_no_jetpack(here: Path, tmp_path: Path) -> None:
     assert "TensorRT 11.4.1 (JetPack 7.2.2)" in (made(here, "11.4").folder / "net.int8.trtexec.sh").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["8.6.1", "7.1.3"])
 def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: Path, place: str) -> None:
     onnx.save(model_of(SMALL_NET, opset=11), tmp_path / "free.onnx")
@@ -235,6 +239,7 @@ def test_a_candidate_that_cannot_be_made_is_told_and_left(
     assert f"failed: insert-auto: {failed.failed}" in result.choice()
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
     options = DeployOptions("8.6.1", effort="fast", progress=False)
     data = np.load(here / "data.npy")
@@ -245,6 +250,7 @@ def test_a_model_in_memory_is_deployed(here: Path, tmp_path: Path) -> None:
     assert recipe["step"][0]["options"]["data"] == "the data that was given in Python"
 
 
+@pytest.mark.slow
 def test_a_loader_script_may_print(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "loader.py"
     lines = "import numpy as np", "def load_data():", f"    for row in np.load({str(here / 'data.npy')!r}):"
@@ -276,6 +282,7 @@ def test_int8_that_the_forecast_has_slower_than_fp16_is_not_kept(here: Path, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_fp16_is_tried_first_where_the_forecast_says_that_int8_does_not_pay(here: Path, tmp_path: Path) -> None:
     """A network this small is launched, not computed."""
     said, tried = list[str](), list[str]()
@@ -303,6 +310,7 @@ def test_weights_beside_the_model_are_found_by_every_candidate(
     assert not any("was not measured" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_the_recipe_has_the_batch(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT's entropy depends on the first batch."""
     onnx.save(model_of(SMALL_NET, opset=11), tmp_path / "free.onnx")

@@ -61,6 +61,7 @@ def test_nodes_that_share_a_name_are_all_told(tmp_path: Path) -> None:
     assert left.lines()[0].endswith(": 2 layers: y, z")
 
 
+@pytest.mark.slow
 def test_the_best_candidate_for_a_dla_is_tried_without_its_shuffles(shuffled: DeployResult) -> None:
     last = shuffled.trials[-1]
     before = next(one for one in shuffled.trials if f"{one.candidate.name}+Q030" == last.candidate.name)

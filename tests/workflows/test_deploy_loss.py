@@ -31,6 +31,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_net(tmp_path_factory.mktemp("deploy"))
 
 
+@pytest.mark.slow
 def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: Path) -> None:
     options = DeployOptions("8.6.1", effort="fast", eval_data=here / "other.npz", progress=False)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
@@ -39,6 +40,7 @@ def test_labels_of_other_samples_are_for_the_report_alone(here: Path, tmp_path: 
     assert facts_of(result)["parts"]["report"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["npz", "npy", "txt"])
 def test_labels_without_names_are_those_of_the_samples_for_the_report_and_of_no_others(
     here: Path, tmp_path: Path, ending: str
@@ -60,6 +62,7 @@ def test_labels_without_names_are_those_of_the_samples_for_the_report_and_of_no_
     assert [note.startswith(said) for note in result.notes].count(True) == 1
 
 
+@pytest.mark.slow
 def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
     np.save(tmp_path / "other.npy", np.load(here / "other.npz")["x"])
@@ -84,6 +87,7 @@ def test_labels_of_both_samples_choose_and_report(here: Path, tmp_path: Path) ->
         replace(options, eval_data=None)
 
 
+@pytest.mark.slow
 def test_the_accuracy_to_expect_is_told_beside_fp32_s_where_there_are_labels(here: Path, tmp_path: Path) -> None:
     """A loss alone hides a wrong preprocessing, which FP32's own figure shows."""
     samples = np.load(here / "other.npz")["x"]
@@ -109,6 +113,7 @@ def loses(name: str, loss: float) -> CandidateTrial:
     return CandidateTrial(DeployCandidate(name, "qdq", (), ""), figure, DeployCost(1.0, 1, ""), metric="top1")
 
 
+@pytest.mark.slow
 def test_where_labels_choose_the_change_against_fp32_is_measured_too(here: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "classes.npy", np.zeros(24, np.int64))
     options = DeployOptions("8.6.1", effort="fast", labels=tmp_path / "classes.npy", progress=False)
@@ -150,6 +155,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr(Judge, "judgment", judgment)
 
 
+@pytest.mark.slow
 def test_int8_that_loses_a_lot_is_kept_with_a_warning(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +170,7 @@ def test_int8_that_loses_a_lot_is_kept_with_a_warning(
     assert facts["form"] == "cache" and facts["max_loss"] is None and facts["loss_word"] == "much"
 
 
+@pytest.mark.slow
 def test_int8_of_no_use_is_not_kept_unasked(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losing(monkeypatch, 1.0)
     options = DeployOptions("7.1.3", effort="fast", progress=False)
@@ -174,6 +181,7 @@ def test_int8_of_no_use_is_not_kept_unasked(here: Path, tmp_path: Path, monkeypa
     assert deploy(here / "net.onnx", here / "data.npy", tmp_path / "asked", asked).chosen.form == "cache"
 
 
+@pytest.mark.slow
 def test_where_int8_loses_too_much_the_float_model_is_kept(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_no_names_no_file() -> None:
     assert network_of(OutputSignal(), "a,b", outputs(1, 10), "l").kind == "other"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["8.6.1", "xavier-nx:jp4.6.1"])
 def test_the_folder_has_the_names_and_the_configuration_reads_them(place: str, tmp_path: Path) -> None:
     """With a cache that peel made, too."""
@@ -86,6 +87,7 @@ def test_the_folder_has_the_names_and_the_configuration_reads_them(place: str, t
     assert text.count("network-type=") == 1 and "class 4" in (tmp_path / "out" / "labels.txt").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_on_a_jetson_the_line_that_makes_a_cache_of_what_was_kept_runs_as_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_work_of_another_command_is_dropped(
     assert len(done) == 7 and not (tmp_path / WORK).exists()
 
 
+@pytest.mark.slow
 def test_a_second_call_for_the_same_folder_is_refused(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_second_call_for_the_same_folder_is_refused(
     assert said == ["insert", "insert"] and [one.name for one in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 def test_wrong_input_leaves_the_work_of_another_command_and_none_of_its_own(
     here: Path, tmp_path: Path, stopped: Stopped
 ) -> None:

@@ -70,6 +70,7 @@ def options(most: float = 0.1, **more: object) -> ImproveOptions:
     return ImproveOptions(max_loss=most, progress=False, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> None:
     onnx.save(model_of(MAP_NET), tmp_path / "net.onnx")
     bad = InsertOptions(calibration="percentile=20", keep_float=0)
@@ -95,6 +96,7 @@ def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_it_stops_where_samples_show_that_it_is_enough(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +277,7 @@ def foreign(here: Path) -> Path:
     return here / "foreign.onnx"
 
 
+@pytest.mark.slow
 def test_what_tensorrt_refuses_is_measured_and_not_kept(
     foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,12 +323,14 @@ def test_training_begins_at_the_best_file(here: Path, tmp_path: Path, monkeypatc
     assert result.best.candidate.name == "method auto, finetune" and result.meets
 
 
+@pytest.mark.slow
 def test_the_fp32_model_may_be_given(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses(monkeypatch, {"method auto": 0.0})
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "o.onnx", options(source=here / "net.onnx"))
     assert result.meets
 
 
+@pytest.mark.slow
 def test_a_typed_model_stays_typed(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = InsertOptions(calibration="mse", keep_float=0, rest="fp16")
     insert(here / "net.onnx", data=here / "data.npy", options=typed, output=tmp_path / "typed.onnx")
@@ -356,6 +361,7 @@ def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_labels_of_other_samples_report_alone_and_that_is_said(here: Path, tmp_path: Path) -> None:
     """The table was headed by the metric of the report, though attempts were held against agreement."""
     np.save(tmp_path / "other.npy", np.random.default_rng(1).normal(size=(24, 4, 8, 8)).astype(np.float32))
@@ -375,6 +381,7 @@ def test_labels_of_other_samples_report_alone_and_that_is_said(here: Path, tmp_p
     assert whole.metric == whole.chosen_by == "top-1" and not any("held against" in note for note in whole.notes)
 
 
+@pytest.mark.slow
 def test_edits_in_a_step_of_their_own_give_the_same_model(here: Path, tmp_path: Path) -> None:
     """Attempts of `improve` share the first edits of `--condition auto`."""
     data = here / "data.npy"

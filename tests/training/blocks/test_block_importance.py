@@ -70,6 +70,7 @@ def test_what_no_end_depends_on_is_left_out() -> None:
     assert found.channels == {} and not any(sample.places for sample in found.every)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits() -> None:
     one, same, other = (measured(DETECTOR, "r", seed=seed).channels["r"].tobytes() for seed in (0, 0, 1))
     assert one == same != other

@@ -40,6 +40,7 @@ def error(found: Reconstruction, ranges: Ranges = "learn") -> float:
     return float(sum(np.square(one - other).sum() for one, other in pairs))
 
 
+@pytest.mark.slow
 def test_outputs_come_nearer_with_scales_and_more_with_scales_that_are_learned() -> None:
     start = error(Reconstruction({}, (), 0, 0, 0.0, (0.0, 0.0)))
     fixed, learned = done("fixed"), done("learn")
