@@ -26,11 +26,11 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.options import PlanOptions
 from qdqtool.match.plan import Plan
-from qdqtool.match.planner import make_plan
 from qdqtool.match.restrict_plan import activation_sites
 from qdqtool.measuring.attention_choice import tentative
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.quantizing.place import fit, place
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.scales import Scale, ScaleTable
 
 FLOAT = ""
@@ -78,7 +78,7 @@ def choose_formats(model: Model, options: PlanOptions, rows: Sequence[NumberForm
     """
     options = tentative(options)
     asked = {row.name: replace(options, format=row.name) for row in rows}
-    plans = {name: make_plan(model.view, one) for name, one in asked.items()}
+    plans = {name: plan_pairs(model, one) for name, one in asked.items()}
     planned = {name: _planned(plan) for name, plan in plans.items()}
     units = _units(model.view, plans.values())
     fitting = [[row for row in rows if not planned[row.name].isdisjoint(unit)] for unit in units]
@@ -110,7 +110,7 @@ def choose_formats(model: Model, options: PlanOptions, rows: Sequence[NumberForm
             layers = known[alone[one]]
         else:
             decisions, mixed = Decisions(formats=formats(one, reasons)), replace(options, format=MIXED)
-            layers = list(_layers(model, make_plan(model.view, mixed, decisions=decisions), mixed) or ())
+            layers = list(_layers(model, plan_pairs(model, mixed, decisions=decisions), mixed) or ())
         tried[one] = costs.whole(layers)
     best = min(cost.time for cost in tried.values())
     alike = [one for one, cost in tried.items() if cost.time <= best * (1 + _ALIKE)]
