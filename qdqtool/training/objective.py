@@ -126,7 +126,7 @@ def make_objective(
     if not distilled.names:
         return objective
     alike = not options.labeled and form.in_float
-    counts = _balanced(objective, form, distilled, batches.held[:_BALANCED_ON], alike=alike)
+    counts = _balanced(objective, distilled, batches.held[:_BALANCED_ON], alike=alike)
     inside = frozenset(f"match:{name}" for name in distilled.points if name not in distilled.outputs)
     return build(counts, inside if alike and len(inside) < len(objective.graph.parts) else frozenset())
 
@@ -183,7 +183,7 @@ def _values(teacher: Teacher, names: Sequence[str], inputs: Mapping[str, Array])
 
 
 def _balanced(
-    objective: Objective, form: TrainingGraph, distilled: DistillPoints, batches: Sequence[Batch], *, alike: bool
+    objective: Objective, distilled: DistillPoints, batches: Sequence[Batch], *, alike: bool
 ) -> dict[str, float]:
     """How much each term counts: the inverse of its error at the start; the ends together as much as what lies inside.
 

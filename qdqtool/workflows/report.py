@@ -80,7 +80,7 @@ def report(model: ModelSource, output: str | Path | None = None, options: Report
     drawn, totals = _draw(found, options)
     rows = tensor_rows(found.view, found.pairs, found.table, found.context.plan, measured.histograms, measured.measures)
     cache = _cache(opened, options)
-    facts = _verdict(found, measured, drawn, rows, totals, cache)
+    facts = _verdict(found, measured, rows, totals, cache)
     parts = _sections(opened, found, measured, drawn, rows, facts, cache, options)
     title = _name(opened)
     page = render_page(title, verdict_sentence(facts), parts, sections.graph_data(found.view, drawn, rows))
@@ -140,7 +140,6 @@ def _cache(opened: Model, options: ReportOptions) -> _HeldCache | None:
 def _verdict(
     found: LookedModel,
     measured: MeasuredReport,
-    drawn: Drawn,
     rows: Sequence[TensorRow],
     totals: EngineTotals | None,
     cache: _HeldCache | None,

@@ -20,6 +20,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.linting.check_formats import formats_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.runtime.executor import Executor
+from tests.verbs.test_insert_weights import network, samples
 
 pytestmark = pytest.mark.skipif(
     tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 23), reason="this onnxruntime reads no opset 23"
@@ -46,22 +47,6 @@ E2M1, E4M3 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e4m3fn
 NVFP4 = InsertOptions(PlanOptions(format="nvfp4"))
 
 
-def network(text: str = GRAPH, seed: int = 0) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(text)
-    rng = np.random.default_rng(seed)
-    for tensor in model.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            value = (rng.standard_t(4, tuple(tensor.dims)) * 0.1).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
-    return model
-
-
-def samples(count: int = 6, seed: int = 1) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(seed)
-    spread = np.exp(rng.standard_normal(64)).astype(np.float32)
-    return [{"x": (rng.standard_normal((1, 8, 64)) * spread).astype(np.float32)} for _ in range(count)]
-
-
 def run(model: onnx.ModelProto, feed: dict[str, Any]) -> Any:
     return next(iter(Executor(Model(model)).run(feed).values()))
 
@@ -71,7 +56,7 @@ def held(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def test_both_sides_of_a_product_have_blocks_along_what_it_sums_over() -> None:
-    made = insert(network(), data=samples(), options=NVFP4).model
+    made = insert(network(GRAPH), data=samples(), options=NVFP4).model
     onnx.checker.check_model(made)
     assert {entry.domain: entry.version for entry in made.opset_import} == {"": 23, "trt": 1}
     dynamic = [node for node in made.graph.node if node.op_type == "TRT_FP4DynamicQuantize"]
@@ -100,7 +85,7 @@ def test_both_sides_of_a_product_have_blocks_along_what_it_sums_over() -> None:
 
 
 def test_codes_and_both_levels_of_scales_are_those_of_modelopt() -> None:
-    model = network()
+    model = network(GRAPH)
     weights, made = held(model), held(insert(model, options=NVFP4).model)
     for name, axis in (("w1", 0), ("w2", 1), ("w3", 0)):
         rows = weights[name] if axis else weights[name].T
@@ -114,7 +99,7 @@ def test_codes_and_both_levels_of_scales_are_those_of_modelopt() -> None:
 
 
 def test_lint_names_the_format_alone_and_finds_nothing_else() -> None:
-    made = insert(network(), data=samples(), options=InsertOptions(PlanOptions("rtx", format="nvfp4"))).model
+    made = insert(network(GRAPH), data=samples(), options=InsertOptions(PlanOptions("rtx", format="nvfp4"))).model
     assert [row.name for row in formats_in(GraphView(made.graph))] == ["nvfp4"]
     found = [one for one in lint(made, LintOptions("rtx")).findings if one.severity != "note"]
     assert [one.code for one in found] == ["Q053"]  # what is not in FP4 is FP32
@@ -122,7 +107,7 @@ def test_lint_names_the_format_alone_and_finds_nothing_else() -> None:
 
 
 def test_values_lie_half_a_step_from_the_weight_at_most() -> None:
-    model = network()
+    model = network(GRAPH)
     weights, made = held(model), held(insert(model, options=NVFP4).model)
     steps = np.repeat(made["w1_scale"].astype(np.float32) * made["w1_tensor_scale"], 16, 0)
     codes = made["w1_Q"].astype(np.float32)
@@ -133,7 +118,7 @@ def test_values_lie_half_a_step_from_the_weight_at_most() -> None:
 
 @pytest.mark.slow
 def test_the_search_loses_less_than_rounding_on_other_data() -> None:
-    model, fresh = network(), samples(30, seed=1)[10:]
+    model, fresh = network(GRAPH), samples(30, seed=1)[10:]
     plain, found = (insert(model, data=samples(10), options=NVFP4).model, insert(model, options=NVFP4).model)
     exact = [run(model, feed) for feed in fresh]
     errors = [
@@ -146,7 +131,7 @@ def test_the_search_loses_less_than_rounding_on_other_data() -> None:
 @pytest.mark.parametrize("rest", ["fp32", "fp16"])
 def test_peel_gives_the_source_back_to_the_byte_and_refuses_a_cache(rest: Any, tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
-    onnx.save(network(), source)
+    onnx.save(network(GRAPH), source)
     options = InsertOptions(PlanOptions(format="nvfp4"), rest=rest)
     made = insert(source, data=samples(), options=options, output=tmp_path / "q.onnx").model
     back = peel(made, PeelOptions(trt_version="8.6.1", source=source), output=tmp_path / "back.onnx")
@@ -165,20 +150,20 @@ def test_peel_gives_the_source_back_to_the_byte_and_refuses_a_cache(rest: Any, t
 
 
 def test_in_fp16_nothing_is_cast_before_blocks_are_rounded() -> None:
-    made = insert(network(), data=samples(), options=InsertOptions(PlanOptions(format="nvfp4"), rest="fp16")).model
+    made = insert(network(GRAPH), data=samples(), options=InsertOptions(PlanOptions(format="nvfp4"), rest="fp16")).model
     makers = {name: node for node in made.graph.node for name in node.output}
     for node in made.graph.node:
         if node.op_type == "TRT_FP4DynamicQuantize" and node.input[0] in makers:
             maker = makers[node.input[0]]
             fed = maker.op_type == "Cast" and maker.input[0] == "x"  # an FP32 input of the graph
             assert maker.op_type != "Cast" or fed
-    exact = insert(network(), data=samples(), options=NVFP4).model
+    exact = insert(network(GRAPH), data=samples(), options=NVFP4).model
     feed = samples(1)[0]
     np.testing.assert_allclose(run(made, feed), run(exact, feed), rtol=0.1, atol=0.2)
 
 
 def test_what_is_there_stays() -> None:
-    made = insert(network(), data=samples(), options=NVFP4).model
+    made = insert(network(GRAPH), data=samples(), options=NVFP4).model
     again = insert(made, options=NVFP4).model
     count = [sum(node.op_type == "TRT_FP4DynamicQuantize" for node in one.graph.node) for one in (made, again)]
     assert count == [3, 3]
@@ -193,22 +178,22 @@ def test_what_cannot_have_blocks_is_said() -> None:
         "m0": "its activation has 4 axes, and FP4 takes two or three"
     }
     with pytest.raises(QdqError, match="blocks of 16"):
-        plan(network(), PlanOptions(format="nvfp4", block=32))
+        plan(network(GRAPH), PlanOptions(format="nvfp4", block=32))
     with pytest.raises(QdqError, match=r"10\.3\.0 does not read FP4, which 10\.8 does"):
-        insert(network(), options=InsertOptions(PlanOptions(format="nvfp4", trt_version="10.3.0")))
+        insert(network(GRAPH), options=InsertOptions(PlanOptions(format="nvfp4", trt_version="10.3.0")))
 
 
 def test_steps_that_divide_channels_are_refused_and_auto_does_without() -> None:
     with pytest.raises(QdqError, match="--condition smooth: divides channels"):
-        insert(network(), data=samples(), options=InsertOptions(NVFP4.plan, condition="smooth,correct"))
+        insert(network(GRAPH), data=samples(), options=InsertOptions(NVFP4.plan, condition="smooth,correct"))
     with pytest.raises(QdqError, match="one per block"):
-        insert(network(), data=samples(), options=InsertOptions(NVFP4.plan, keep_float="auto"))
-    done = insert(network(), data=samples(), options=InsertOptions(NVFP4.plan, condition="auto"))
+        insert(network(GRAPH), data=samples(), options=InsertOptions(NVFP4.plan, keep_float="auto"))
+    done = insert(network(GRAPH), data=samples(), options=InsertOptions(NVFP4.plan, condition="auto"))
     assert not any("smooth" in note for note in done.notes)
 
 
 def test_finetune_says_that_such_blocks_are_not_trained(tmp_path: Path) -> None:
-    made = insert(network(), data=samples(), options=NVFP4).model
+    made = insert(network(GRAPH), data=samples(), options=NVFP4).model
     with pytest.raises(QdqError, match="get their scales at run time"):
         finetune(made, samples(), output=tmp_path / "t.onnx")
 

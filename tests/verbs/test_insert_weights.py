@@ -36,9 +36,9 @@ net (float[n, 8, 64] x) => (float[n, 8, 24] y)
 """
 
 
-def network(seed: int = 0) -> onnx.ModelProto:
-    model = onnx.parser.parse_model(GRAPH)
-    rng = np.random.default_rng(seed)
+def network(text: str = GRAPH) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             value = (rng.standard_t(4, tuple(tensor.dims)) * 0.1).astype(np.float32)
