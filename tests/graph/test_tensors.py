@@ -195,6 +195,7 @@ def anonymous_bytes() -> int:
 GROWTH = """
 import sys
 from pathlib import Path
+import numpy as np
 from onnx import TensorProto
 from qdqtool.graph.tensors import channel_amax
 from tests.graph.test_tensors import anonymous_bytes
@@ -202,13 +203,13 @@ from tests.graph.test_tensors import anonymous_bytes
 folder, axis = Path(sys.argv[1]), None if sys.argv[2] == "None" else int(sys.argv[2])
 tensor = TensorProto.FromString((folder / "tensor.pb").read_bytes())
 before = anonymous_bytes()
-channel_amax(tensor, folder, axis)
-print(anonymous_bytes() - before)
+amax = channel_amax(tensor, folder, axis)
+print(anonymous_bytes() - before, *np.flatnonzero(amax), amax.max())
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell anonymous from mapped memory")
-@pytest.mark.parametrize("megabytes", [96, pytest.param(2600, marks=pytest.mark.slow)], ids=["in the suite", "2.6 GB"])
+@pytest.mark.parametrize("megabytes", [96, pytest.param(1000, marks=pytest.mark.slow)], ids=["in the suite", "1 GB"])
 @pytest.mark.parametrize("axis", [0, 1, None])
 def test_a_large_external_weight_is_never_held(megabytes: int, axis: int | None, tmp_path: Path) -> None:
     """A sparse file stands for the weight: the same bytes are read, few are stored."""
@@ -222,10 +223,9 @@ def test_a_large_external_weight_is_never_held(megabytes: int, axis: int | None,
     (tmp_path / "tensor.pb").write_bytes(tensor.SerializeToString())
     child = [sys.executable, "-c", GROWTH, str(tmp_path), str(axis)]  # what other tests left of the heap does not count
     said = subprocess.run(child, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    assert int(said.stdout) < 40 << 20
-    amax = channel_amax(tensor, tmp_path, axis)
-    where = {0: rows // 2, 1: 5, None: ()}[axis]
-    assert amax[where] == np.float32(3.5) and np.count_nonzero(amax) == 1
+    grown, *found = said.stdout.split()
+    assert int(grown) < 40 << 20
+    assert found == [str({0: rows // 2, 1: 5, None: 0}[axis]), "3.5"]
 
 
 def test_an_external_tensor_is_read_in_another_type_than_its_file_holds(tmp_path: Path) -> None:
