@@ -260,6 +260,14 @@ def _detr(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
     return named + (missed * matched).sum() / matched.sum()
 
 
+def _detectnet(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
+    from torch.nn.functional import binary_cross_entropy_with_logits as entropy
+
+    covered = t["coverage"]
+    each = entropy(v["cover"], covered, weight=0.95 - 0.9 * covered, reduction="mean")
+    return each + 10 * ((v["sides"] - t["distances"]).abs() * t["weight"]).mean()
+
+
 _REFERENCES = {
     "yolox": _yolox,
     "yolov8": _yolov8,
@@ -267,6 +275,7 @@ _REFERENCES = {
     "efficientdet": _retinanet,
     "detr": _detr,
     "rtdetr": _detr,
+    "detectnet_v2": _detectnet,
 }
 
 

@@ -12,11 +12,11 @@ from functools import partial
 import numpy as np
 
 from qdqtool.evaluation.decode.grids import cells
-from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHead, Size, counted
+from qdqtool.evaluation.decode.head import Candidates, HeadLayout, HeadOutputs, RecognizedHead, Size, counted
 from qdqtool.evaluation.detections import Array
 
 IOU = 0.5
-_NORM = 35.0  # pixels that a distance of 1 stands for
+NORM = 35.0  # pixels that a distance of 1 stands for
 
 
 def recognize(seen: HeadOutputs) -> RecognizedHead | str:
@@ -31,7 +31,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     if not seen.has_aspect_ratio(columns, rows):
         return f"{cover} has another aspect ratio than the input"
     description = f"{cover} and {boxes}, {counted(classes)}, stride {seen.size[0] / columns:g}"
-    return RecognizedHead(description, IOU, partial(_candidates, cover=cover, boxes=boxes), classes)
+    decode = partial(_candidates, cover=cover, boxes=boxes)
+    return RecognizedHead(description, IOU, decode, classes, HeadLayout((cover, boxes)))
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, cover: str, boxes: str) -> Candidates:
@@ -39,7 +40,7 @@ def _candidates(outputs: Mapping[str, Array], size: Size, *, cover: str, boxes: 
     batch, classes, rows, columns = outputs[cover].shape
     stride = np.array(size, np.float64) / (columns, rows)
     points = cells(columns, rows) * stride + 0.5
-    sides = outputs[boxes].reshape(batch, classes, 4, rows * columns).swapaxes(2, 3) * _NORM
+    sides = outputs[boxes].reshape(batch, classes, 4, rows * columns).swapaxes(2, 3) * NORM
     found = np.concatenate((points - sides[..., :2], points + sides[..., 2:]), -1)
     scores = np.zeros((batch, classes, rows * columns, classes), np.float32)
     for one in range(classes):

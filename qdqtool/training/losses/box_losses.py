@@ -14,6 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.decode.detectnet import NORM
 from qdqtool.evaluation.decode.efficientdet import anchors, is_channels_first
 from qdqtool.evaluation.decode.grids import STRIDES, all_cells, cells
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadLayout, Size, corners
@@ -43,6 +44,11 @@ _BINS = 16  # of a distance, YOLOv8
 _ANCHOR_IOU = 0.5, 0.4  # from which on an anchor answers for a box, and below which it is background: RetinaNet
 _ANCHOR_BETA = 1 / 9
 _NO_OBJECT = 0.1  # what a query without an object counts: DETR
+_COVERED, _LEAST_RADIUS = (
+    0.4,
+    1.0,
+)  # DetectNet_v2: share of a box's sides that its ellipse covers, least radius in cells
+_COVERAGE_WEIGHT = 0.05  # of a covered cell in the entropy; of the others 1 less that
 
 Weighted = tuple[str, LossValue, float]
 
@@ -413,6 +419,53 @@ class _QueryLoss(_HeadLoss):
         ]
 
 
+@dataclass(frozen=True, eq=False)
+class _CoverageLoss(_HeadLoss):
+    """DetectNet_v2 (TAO): weighted BCE of coverage + 10 * L1 of distances by the inverse area of the ellipse; means.
+
+    NVIDIA/tao_tensorflow1_backend, cv/detectnet_v2: objectives, rasterizers/bbox_rasterizer.py, without dead zones and
+    with the first weights of the objectives. The smaller box is in front.
+    """
+
+    @property
+    def description(self) -> str:
+        return "DetectNet_v2's loss (coverage entropy, L1 of distances) with targets by the ellipses of the boxes"
+
+    def targets(self, boxes: Float32, found: Mapping[str, Array]) -> dict[str, Array]:
+        batch, classes, rows, columns = found[self.layout.outputs[0]].shape
+        grid, stride = cells(columns, rows), np.array(self.size, np.float64) / (columns, rows)
+        points = grid * stride + 0.5
+        coverage = np.zeros((batch, classes, len(grid)), np.float32)
+        distances, weight = (np.zeros((batch, classes, 4, len(grid)), np.float32) for _ in range(2))
+        for image, every in enumerate(boxes.astype(np.float64)):
+            known = every[(every[:, 0] >= 0) & (every[:, 0] < classes)]
+            for number, *edges in known[np.argsort(-(known[:, 3:] - known[:, 1:3]).prod(1), kind="stable")]:
+                low, high = np.array(edges[:2]), np.array(edges[2:])
+                radius = np.maximum(_COVERED * (high - low) / stride / 2, 0.1)
+                radius *= max(1.0, _LEAST_RADIUS / radius.min())
+                away = (grid + 0.5 - (low + high) / stride / 2) / radius
+                place = image, int(number)
+                inside = (away**2).sum(1) <= 1
+                coverage[place][inside] = 1
+                distances[place][:, inside] = np.concatenate((points - low, high - points), 1)[inside].T / NORM
+                weight[place][:, inside] = 1 / max(4 * radius.prod(), 1.0)
+        shape = batch, -1, rows, columns
+        given = {"coverage": coverage, "distances": distances, "weight": weight}
+        return {f"boxes/{name}": array.reshape(shape) for name, array in given.items()}
+
+    def terms(self, nodes: Nodes, inputs: LabelInputs) -> list[Weighted]:
+        logits = nodes.logits_of(self.layout.outputs[0], "Sigmoid")
+        boxes = nodes.tensor(self.layout.outputs[1], "--labels")
+        coverage = self._label(inputs, "coverage", *logits.shape)
+        weighted = _entropy(logits, coverage) * (1.0 - _COVERAGE_WEIGHT - coverage * (1.0 - 2 * _COVERAGE_WEIGHT))
+        missed = nodes.op("Abs", boxes - self._label(inputs, "distances", *boxes.shape))
+        weight = self._label(inputs, "weight", *boxes.shape)
+        return [
+            ("coverage", nodes.op("ReduceMean", weighted, keepdims=0), 1.0),
+            ("box", nodes.op("ReduceMean", missed * weight, keepdims=0), 10.0),
+        ]
+
+
 _LOSSES: Mapping[str, Callable[[HeadDecoder, HeadLayout, Size], BoxLoss]] = {
     "yolox": _YoloxLoss,
     "yolov8": _Yolov8Loss,
@@ -420,6 +473,7 @@ _LOSSES: Mapping[str, Callable[[HeadDecoder, HeadLayout, Size], BoxLoss]] = {
     "efficientdet": _AnchorLoss,
     "detr": _QueryLoss,
     "rtdetr": _QueryLoss,
+    "detectnet_v2": _CoverageLoss,
 }
 
 

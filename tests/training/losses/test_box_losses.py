@@ -275,6 +275,20 @@ def detr(*, sigmoids: bool) -> tuple[onnx.ModelProto, Callable[[Values, Mapping[
     return head(nodes, values, ["classes", "boxes"]), loss, values
 
 
+def detectnet() -> tuple[onnx.ModelProto, Callable[[Values, Mapping[str, Any]], float], Values]:
+    rng = np.random.default_rng(9)
+    values = {"cover": rng.normal(-2, 1, (2, CLASSES, 4, 4)), "sides": rng.normal(0.4, 0.5, (2, 4 * CLASSES, 4, 4))}
+    nodes = [("Sigmoid", ["cover"], "output_cov", {}), ("Identity", ["sides"], "output_bbox", {})]
+
+    def loss(v: Values, t: Mapping[str, Any]) -> float:
+        covered = np.asarray(t["boxes/coverage"], np.float64)
+        assert set(covered.ravel()) == {0, 1}
+        missed = np.abs(v["sides"] - t["boxes/distances"]) * t["boxes/weight"]
+        return float((entropy(v["cover"], covered) * np.where(covered == 1, 0.05, 0.95)).mean() + 10 * missed.mean())
+
+    return head(nodes, values, ["output_cov", "output_bbox"]), loss, values
+
+
 HEADS = {
     "yolox": yolox,
     "yolov8": yolov8,
@@ -286,6 +300,7 @@ HEADS = {
     "efficientdet maps last": lambda: retinanet("last"),
     "detr": lambda: detr(sigmoids=False),
     "rtdetr": lambda: detr(sigmoids=True),
+    "detectnet_v2": detectnet,
 }
 
 
@@ -317,7 +332,8 @@ def test_a_head_without_a_loss_is_refused_by_one_line() -> None:
     )
     decoder = HeadDecoder("nms", queries, Selection())
     with pytest.raises(
-        QdqError, match="nms has no loss on boxes; yolox, yolov8, ssd, efficientdet, detr, rtdetr have one"
+        QdqError,
+        match="nms has no loss on boxes; yolox, yolov8, ssd, efficientdet, detr, rtdetr, detectnet_v2 have one",
     ):
         box_loss(decoder, SIZE)
 
@@ -384,6 +400,23 @@ def test_an_anchor_between_background_and_answer_does_not_count() -> None:
     found = matched_priors(right, truth, 0.5, 0.4)
     assert found.box.tolist() == [0, IGNORED, IGNORED, -1, -1]
     assert matched_priors(right[2:], truth, 0.5, 0.4).box.tolist() == [0, -1, -1]  # the best there is
+
+
+def test_a_cell_in_the_ellipse_of_a_box_says_where_its_sides_are() -> None:
+    model, _, _ = detectnet()
+    loss, _, given = graph_of(model, "detectnet_v2")
+    covered, weight = given["boxes/coverage"], given["boxes/weight"]
+    assert np.argwhere(covered[0, 0]).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]  # radius 1 cell about (17.5, 19)
+    assert weight[0, :4][:, covered[0, 0] == 1].ravel().tolist() == [1 / np.float32(4 * 28 / 23)] * 16
+    x, y = 16.5, 16.5  # of cell 1, 1
+    assert given["boxes/distances"][0, :4, 1, 1] * 35 == pytest.approx([x - 6, y - 5, 29 - x, 33 - y])
+    predicted = {"output_cov": covered, "output_bbox": given["boxes/distances"]}
+    decoder = find_decoder("detectnet_v2", predicted, SIZE)
+    corners, scores = decoder.head.candidates(predicted, SIZE)
+    for row in TRUTH[0]:
+        own = corners[0][scores[0, :, int(row[0])] == 1]
+        assert len(own) and own == pytest.approx(np.tile(row[1:], (len(own), 1)), abs=1e-4)
+    assert loss.outputs == ("output_cov", "output_bbox")
 
 
 def test_queries_are_matched_at_the_smallest_sum_of_costs() -> None:
