@@ -162,11 +162,16 @@ class EngineLayer:
 
         That of what it reads first, unless that is quantized and nothing that it is multiplied with has its type: a
         product of INT8 values with a float weight dequantizes the values and multiplies in float. Only Myelin's layers
-        tell what is multiplied.
+        tell what is multiplied. A fused attention may read the masks of its windows first; two tensors of codes are its
+        queries and keys.
         """
         read = (*self.inputs, *self.constants)
         if not self.is_product or not read:
             return ""
+        titles = {row.title for row in number_formats().values()}
+        codes = [one.type for one in self.inputs if one.type in titles]
+        if "_mha" in self.name and codes[1:]:
+            return codes[0]
         first, factors = read[0].type, [tensor for tensor in read[1:] if tensor.is_matrix]
         alone = factors and first not in FLOATS and all(tensor.type != first for tensor in factors)
         if self.kind in _MYELIN and alone:

@@ -350,3 +350,9 @@ def test_the_type_of_a_product_is_that_of_its_factors_where_they_are_told(
 ) -> None:
     read = tuple(LayerTensor(one, shape=(8, 8, 3, 3)) for one in types)
     assert EngineLayer("c", kind, inputs=read).product_type == product
+
+
+def test_an_attention_that_reads_its_masks_first_multiplies_its_codes() -> None:
+    read = tuple(map(LayerTensor, ("Half", "Half", "FP8", "FP8", "FP8")))
+    assert EngineLayer("_gemm_mha_v2_myl0_28", "kgen", inputs=read).product_type == "FP8"
+    assert EngineLayer("_gemm_mha_v2_myl0_28", "kgen", inputs=read[:2]).product_type == "FP16"
