@@ -23,7 +23,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import sample_shapes
 from qdqtool.graph.tensors import BITS
-from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
+from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, attribute
 from qdqtool.graph.weighted import is_product, weight_index
 from qdqtool.match.attention import Attention, find_attentions
 from qdqtool.precision.element_types import type_name
@@ -90,7 +90,7 @@ class LayerWork:
         read: tensor and its precision -> bytes.
         written: likewise.
         weights: bytes of its constants.
-        layers: how many predicted layers run in it.
+        layers: how many predicted layers run in it; 0 of the second and later kernels that one layer is cut into.
         sized: whether all sizes are known; what is not known counts as 0.
         attends: whether it multiplies two activations, or lies between two layers that do, as a Softmax does.
     """
@@ -146,8 +146,8 @@ def layer_work(
     An attention that is one kernel (`rules`) is one layer, with what moves its heads. In FP16 it reads queries, keys
     and values and never writes the scores; in FP32 it is several layers. In INT8 it is one kernel if all of its tensors
     have pairs and its sizes fit, in FP8 also without a pair behind it; with pairs on some of its tensors it is several
-    layers. Where the rules of the engine's layers say so (`joined`), layers between two products that hang together are
-    one generated kernel.
+    layers. TensorRT for RTX moves and rounds what an attention gives in the same kernel. Where the rules of the
+    engine's layers say so (`joined`), layers between two products that hang together are one generated kernel.
     """
     shapes = sample_shapes(view)
     widths = LayerWidths(view, layers, types, file)
@@ -165,7 +165,7 @@ def layer_work(
         written = {sources.key(port): size for port, size in zip(layer.outputs, known[ins:outs], strict=True)}
         weights, sized = sum(known[outs:]), None not in moved
         found.append(LayerWork(layer.name, layer.kind, layer.nodes, unit, inside, read, written, weights, sized=sized))
-    fused = _marking_attentions(_with_fused_attentions(view, found, rules))
+    fused = _marking_attentions(_with_cut_operands(view, _with_fused_attentions(view, found, rules)))
     return _with_joined_kernels(fused) if JOINED in rules.names else fused
 
 
@@ -210,6 +210,7 @@ class _Sources:
 def _with_fused_attentions(view: GraphView, work: Sequence[LayerWork], rules: RuleBook) -> list[LayerWork]:
     one_kernel = {form.name: form.half for form in rules.attentions}
     place_of = {name: place for place, layer in enumerate(work) for name in layer.nodes}
+    pairs = {node.name for node in view.every if node.op in (QUANTIZE, DEQUANTIZE)}
     groups: list[list[int]] = []
     taken: set[int] = set()
     for one in find_attentions(view, rules, "int8", Decisions()):
@@ -225,9 +226,36 @@ def _with_fused_attentions(view: GraphView, work: Sequence[LayerWork], rules: Ru
             moving = {place_of[name] for name in moved if name in place_of and work[place_of[name]].kind == "transpose"}
             made = {key for layer in chosen for key in layer.written}
             rounding = {place for place, layer in enumerate(work) if layer.converts and made.issuperset(layer.read)}
-            groups.append([*inside, *((moving | (rounding if in_codes else set())) - taken)])
-            taken |= {*inside, *moving, *rounding}
+            ending = {
+                place
+                for place, layer in enumerate(work)
+                if layer.kind == "kernel" and made.issuperset(layer.read) and pairs.union(moved).issuperset(layer.nodes)
+            }
+            groups.append([*inside, *((moving | ending | (rounding if in_codes else set())) - taken)])
+            taken |= {*inside, *moving, *ending, *rounding}
     return _joined(work, groups, ATTENTION)
+
+
+def _with_cut_operands(view: GraphView, work: Sequence[LayerWork]) -> list[LayerWork]:
+    """The work with a kernel for each of the queries, keys and values of a float attention that one product gives.
+
+    So does TensorRT for RTX, whose layers alone are of the kind "kernel", unless the one operation in it is a bias that
+    no product took up.
+    """
+    moves = operator_set("moving")
+    moving = {node.name for node in view.nodes if node.op in moves}
+    read = {key for layer in work if layer.kind == ATTENTION and layer.unit == "half" for key in layer.read}
+    found = []
+    for layer in work:
+        computing = len(set(layer.nodes) - moving)
+        if layer.kind == "kernel" and computing != 1 and read.issuperset(layer.written):
+            whole = sum(layer.written.values()) or 1
+            for place, (key, size) in enumerate(layer.written.items()):
+                part = {source: before * size // whole for source, before in layer.read.items()}
+                found.append(replace(layer, read=part, written={key: size}, layers=0 if place else layer.layers))
+        else:
+            found.append(layer)
+    return found
 
 
 def _marking_attentions(work: Sequence[LayerWork]) -> list[LayerWork]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers that TensorRT for RTX builds for a model: products, pools, and generated kernels with all between them.
 
-A product of codes gives out float accumulators; its bias, activation and rounding, and whatever else stands before the
-next product, run in one generated kernel. A product of floats keeps what fuses with it (`layer_units.py`). Operators
-belong to one kernel where they hang together and as many products and pools lie before them, or where one kernel alone
-reads what another makes. Held against engines of the corpus by `tests/engine/test_predict_rtx.py`.
+A product of codes, or with a weight of INT4 codes, gives out float accumulators; its bias, activation and rounding, and
+whatever else stands before the next product, run in one generated kernel. A product of floats keeps what fuses with it
+(`layer_units.py`). Operators belong to one kernel where they hang together and as many products and pools lie before
+them, or where one kernel alone reads what another makes. Held against engines of the corpus by
+`tests/engine/test_predict_rtx.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from qdqtool.engine.engine_view import EngineView
 from qdqtool.engine.layer_units import Unit, find_units
 from qdqtool.engine.predict import FLOAT, Port, Precision, PredictedLayer
 from qdqtool.engine.predicted_types import Storage
+from qdqtool.formats import number_format
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind
 from qdqtool.rulebook import RuleBook, load_rules
@@ -70,8 +72,15 @@ class _RtxLayers:
         return tuple(layer for _, layer in sorted(found, key=lambda one: one[0]))
 
     def _fused(self, unit: Unit) -> tuple[Node, ...]:
-        """The nodes that run in the layer of a product."""
-        return unit.nodes if self.formats[id(unit.start)] is None else unit.nodes[:1]
+        """The nodes that run in the layer of a product: itself where it reads codes, a weight's alone included."""
+        return unit.nodes[:1] if self._reads_codes(unit) else unit.nodes
+
+    def _reads_codes(self, unit: Unit) -> bool:
+        if self.formats[id(unit.start)] is not None:
+            return True
+        pairs = (pair_behind(self.view, name) for name in unit.start.inputs if self.view.is_constant(name))
+        names = [self.view.format_of(pair.dequantize) for pair in pairs if pair is not None]
+        return any("activation" not in number_format(name).roles for name in names)
 
     def _works(self, nodes: list[Node]) -> bool:
         """Whether a kernel moves a byte: views do not, nor does a Concat into which products of floats write."""
