@@ -9,7 +9,7 @@ too much.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -34,7 +34,8 @@ from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.scales import Scale, ScaleTable
 
 FLOAT = ""
-_ALIKE = 0.02  # share of a time by which forecasts do not tell formats apart
+_ALIKE = 0.03  # share of a time by which builds of one network differ, and forecasts do not tell formats apart
+_BYTES_ALIKE = 0.02
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
@@ -69,7 +70,8 @@ def choose_formats(model: Model, options: PlanOptions, rows: Sequence[NumberForm
 
     Compared are FP16, each format alone, INT8 for convolutions with FP8 for products, the fastest format of each
     operator, and that for weights alone where it is the fastest. Times within `_ALIKE` are alike: the fewest bytes
-    decide then. Where sizes are not known, or no device, convolutions are INT8 and products FP8.
+    decide then. A network of several formats is taken if it moves no more than the best of one format. Where sizes are
+    not known, or no device, convolutions are INT8 and products FP8.
 
     Args:
         model: in FP32, ready for pairs; it is not changed.
@@ -112,12 +114,18 @@ def choose_formats(model: Model, options: PlanOptions, rows: Sequence[NumberForm
             decisions, mixed = Decisions(formats=formats(one, reasons)), replace(options, format=MIXED)
             layers = list(_layers(model, plan_pairs(model, mixed, decisions=decisions), mixed) or ())
         tried[one] = costs.whole(layers)
-    best = min(cost.time for cost in tried.values())
-    alike = [one for one, cost in tried.items() if cost.time <= best * (1 + _ALIKE)]
-    chosen = min(alike, key=lambda one: (round(tried[one].moved / _ALIKE), tried[one].time))
+    single = _best({one: tried[one] for one in alone})
+    chosen = _best({one: cost for one, cost in tried.items() if one == single or cost.moved <= tried[single].moved})
     said = [tried[chosen].said("mixed"), *(costs.whole(known[row.name]).said(row.title) for row in rows)]
     note = f"forecast for {counted(len(times), 'device')}: {', '.join(said)}"
     return FormatChoice(formats(chosen, [f"by forecast {reason}" for reason in reasons]), note)
+
+
+def _best(tried: Mapping[tuple[str, ...], _Cost]) -> tuple[str, ...]:
+    """The fastest network; of those alike the one that moves the fewest bytes, and of those alike in both, FP16."""
+    best = min(cost.time for cost in tried.values())
+    alike = [one for one, cost in tried.items() if cost.time <= best * (1 + _ALIKE)]
+    return min(alike, key=lambda one: (round(tried[one].moved / _BYTES_ALIKE), any(one), tried[one].time))
 
 
 def _fastest(costs: dict[str, _Cost], usual: str) -> str:
