@@ -28,6 +28,7 @@ Float64 = npt.NDArray[np.float64]
 _RELATIVE_RATIOS = (1.0, 1.5, 1.4, 1.3, 1.2, 1.1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 RATIOS = (1.0, 0.95, 0.9, 0.875, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 _ONE = np.float32(1)
+_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS computes a product in one thread
 _COLUMNS = 256  # that are searched at a time: what is held with them stays in the cache of a processor
 
 
@@ -151,11 +152,18 @@ class BlockLayout:
             error = np.clip(self.format.nearest(columns / scale), lowest, highest)
             error *= scale
             error -= columns
-            seen = error if moments is None else moments @ error
+            seen = error if moments is None else _product(moments, error)
             lost = np.einsum("kn,kn->n", seen, error)
             better = lost < least
             best, least = np.where(better, scale, best), np.where(better, lost, least)
         return best, np.maximum(least, 0)
+
+
+def _product(moments: Float32, error: Float32) -> Float32:
+    """`moments @ error`, some columns at a time: a larger product is spread over threads, which take more than it."""
+    width = max(1, _ONE_THREAD // moments.size)
+    parts = [moments @ error[:, begin : begin + width] for begin in range(0, error.shape[1], width)]
+    return np.concatenate(parts, axis=1)
 
 
 def _parts(cut: Float32) -> Iterator[tuple[int, slice]]:
