@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders for files that are not finished, held by a lock, and the removal of those that a killed process left.
 
-A folder `.qdqtool-*.tmp` holds a file `lock`, on which its process keeps an flock: the system gives the lock back when
-the process ends, however it ends. What can be locked belongs to nobody. No process id is looked at, so that neither one
-that is used again nor another machine or container on a shared disk misleads.
+A folder `.qdqtool-*.tmp` holds a file `lock`, on which its process keeps an flock, on Windows a lock of its first byte:
+the system gives the lock back when the process ends, however it ends. What can be locked belongs to nobody. No process
+id is looked at, so that neither one that is used again nor another machine or container on a shared disk misleads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from types import TracebackType
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing is locked there, so nothing is swept
+except ImportError:
     fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt
+except ImportError:
+    msvcrt = None  # type: ignore[assignment]
 
 _NAME = re.compile(r"\.qdqtool-[0-9a-f]{16}\.tmp")
 _LOCK = "lock"
@@ -49,13 +53,12 @@ class Staging:
 
     def close(self) -> None:
         """Remove the folder with all that is in it."""
-        _remove(self.path)
-        os.close(self._handle)
+        _remove(self.path, self._handle)
 
 
 def sweep(parent: Path) -> None:
     """Remove the staging folders in `parent` whose process is gone; never one that is in use, in any process."""
-    if fcntl is None:
+    if fcntl is None and msvcrt is None:
         return
     try:
         with os.scandir(parent) as entries:
@@ -74,7 +77,7 @@ def _held_folder(parent: Path) -> tuple[Path, int]:
         try:
             handle = _hold(place / _LOCK)
         except BaseException:
-            _remove(place)
+            _remove(place, None)
             raise
         if handle is not None:
             return place, handle
@@ -88,7 +91,8 @@ def _hold(lock: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        if _take(handle) is False or not _is_same(handle, lock):
+        # Windows removes no file that is open, so that a sweep cannot have taken this one away.
+        if _take(handle) is False or (msvcrt is None and not _is_same(handle, lock)):
             os.close(handle)
             return None
     except BaseException:
@@ -99,11 +103,14 @@ def _hold(lock: Path) -> int | None:
 
 def _take(handle: int) -> bool | None:
     """Whether the lock was had; None where the file system knows no locks."""
-    if fcntl is None:
-        return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if msvcrt is not None:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        elif fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            return None
+    except (BlockingIOError, PermissionError):
         return False
     except OSError:
         return None
@@ -119,23 +126,23 @@ def _is_same(handle: int, path: Path) -> bool:
 
 
 def _remove_abandoned(place: Path) -> None:
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK"))  # Windows has neither
     try:
-        handle = os.open(place / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(place / _LOCK, os.O_RDWR | sum(flags))
     except FileNotFoundError:  # killed, or interrupted, before the lock was made: empty, or not ours
         with contextlib.suppress(OSError):
             place.rmdir()
         return
     except OSError:  # of another user
         return
-    try:
-        if _take(handle):
-            _remove(place)
-    finally:
+    if _take(handle):
+        _remove(place, handle)
+    else:
         os.close(handle)
 
 
-def _remove(place: Path) -> None:
-    """Remove a folder, its lock last: killed half-way, it is swept again."""
+def _remove(place: Path, handle: int | None) -> None:
+    """Remove a folder, its lock last, and close the lock: killed half-way, it is swept again."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(place)):
             if entry.is_dir(follow_symlinks=False):
@@ -143,7 +150,11 @@ def _remove(place: Path) -> None:
             elif entry.name != _LOCK:
                 with contextlib.suppress(OSError):
                     Path(entry.path).unlink()
+    if handle is not None and msvcrt is not None:  # Windows removes no file that is open
+        os.close(handle)
     with contextlib.suppress(OSError):
         (place / _LOCK).unlink()
+    if handle is not None and msvcrt is None:  # elsewhere a process that takes the lock must find that its file is gone
+        os.close(handle)
     with contextlib.suppress(OSError):
         place.rmdir()

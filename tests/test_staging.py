@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,9 @@ import pytest
 from qdqtool import staging
 from qdqtool.files import replacing
 from qdqtool.staging import Staging, sweep
+
+with contextlib.suppress(ImportError):
+    import fcntl
 
 WRITER = """
 import sys
@@ -160,3 +164,68 @@ def test_many_writers_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert faults == []
     assert names(tmp_path) == ["0", "1", "2", "3"]
     assert {os.fsdecode(path.read_bytes()) for path in tmp_path.iterdir()} == {"19"}
+
+
+class WindowsLocks:
+    """msvcrt by flock: `locking` of a byte that another handle has is a PermissionError."""
+
+    LK_NBLCK = 2
+
+    def locking(self, handle: int, mode: int, count: int) -> None:
+        assert (mode, count) == (self.LK_NBLCK, 1)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PermissionError(13, "Permission denied") from None
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of Windows, and files that are not removed while they are open."""
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        handles = Path("/proc/self/fd").iterdir()
+        if path.absolute() in [handle.readlink() for handle in handles if handle.is_symlink()]:
+            raise PermissionError(32, "is used by another process", str(path))
+        real(path, missing_ok)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("this system does not list open files")
+    monkeypatch.setattr(staging, "fcntl", None)
+    monkeypatch.setattr(staging, "msvcrt", WindowsLocks())
+    monkeypatch.setattr(Path, "unlink", unlink)
+    for name in ("O_NOFOLLOW", "O_NONBLOCK"):
+        monkeypatch.delattr(os, name)
+
+
+@pytest.mark.usefixtures("windows")
+def test_nothing_is_left_on_windows(tmp_path: Path) -> None:
+    """A writer's own folder goes, one that is in use stays, one whose process is gone is swept."""
+    abandoned = tmp_path / ".qdqtool-00000000000000ab.tmp"
+    abandoned.mkdir()
+    (abandoned / "lock").touch()
+    (abandoned / "half").touch()
+    with Staging(tmp_path) as held:
+        assert names(tmp_path) == [held.path.name]
+        with replacing(tmp_path / "b") as file:
+            file.write(b"whole")
+        assert names(tmp_path) == [held.path.name, "b"]
+    assert names(tmp_path) == ["b"]
+
+
+@pytest.mark.usefixtures("windows")
+def test_a_sweep_before_locking_leaves_the_folder_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is open from the moment it is made, so that the sweep cannot remove it."""
+    real = staging._take
+
+    def late(handle: int) -> bool | None:
+        monkeypatch.setattr(staging, "_take", real)
+        sweep(tmp_path)
+        return real(handle)
+
+    monkeypatch.setattr(staging, "_take", late)
+    with Staging(tmp_path) as held:
+        (held.path / "file").touch()
+        assert names(tmp_path) == [held.path.name]
+    assert names(tmp_path) == []
