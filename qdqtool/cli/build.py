@@ -46,7 +46,6 @@ def _options(args: argparse.Namespace) -> BuildOptions:
 
 def _facts(result: BuildResult) -> dict[str, object]:
     return {
-        "schema": 1,
         "engine": str(result.engine),
         "layers_file": None if result.layers_file is None else str(result.layers_file),
         "built": result.built,

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qdqtool.cache.convert_options import ConvertOptions
 from qdqtool.cli.actions import Actions, add_action
 from qdqtool.cli.declared import add_options
-from qdqtool.cli.output import write_lines
+from qdqtool.cli.output import print_json, write_lines
 from qdqtool.errors import printable
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _show(args: argparse.Namespace) -> int:
 
     cache = read_cache(args.cache)
     if args.json:
-        say(json.dumps({"file": str(args.cache), **cache.to_json()}, indent=1))
+        print_json({"file": str(args.cache), **cache.to_json()})
     else:
         say("\n".join(_table(cache)))
     return 0

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qdqtool.cache.text import cut_names
 from qdqtool.cli.cache import say
 from qdqtool.cli.command_lines import command, file_word, next_line, option, stem_of
+from qdqtool.cli.output import print_json
 from qdqtool.display import counted
 from qdqtool.errors import printable
 
@@ -32,8 +32,7 @@ def check(args: argparse.Namespace) -> int:
     found = check_cache(args.model, cache)
     if args.json:
         files = {"cache": str(args.cache), "model": str(args.model), "header": cache.header}
-        document = {**files, "passes": found.passes(args.fail_under), **found.to_json()}
-        say(json.dumps(document, indent=1))
+        print_json({**files, "passes": found.passes(args.fail_under), **found.to_json()})
     elif not args.quiet:
         say("\n".join(_check_lines(found, args)))
     return 0 if found.passes(args.fail_under) else 1
@@ -46,7 +45,7 @@ def diff(args: argparse.Namespace) -> int:
 
     found = compare(read_cache(args.first), read_cache(args.second))
     if args.json:
-        say(json.dumps({"a": str(args.first), "b": str(args.second), **found.to_json()}, indent=1))
+        print_json({"a": str(args.first), "b": str(args.second), **found.to_json()})
     elif not args.quiet:
         say("\n".join(_diff_lines(found)))
     return int(args.exit_code and found.differs)

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from qdqtool.cache.convert_options import ConvertOptions
 from qdqtool.cli.cache import say
 from qdqtool.cli.declared import options_from
-from qdqtool.cli.output import warn
+from qdqtool.cli.output import print_json, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
 from qdqtool.trtversion import parse, require_caches
@@ -34,7 +33,7 @@ def retarget(args: argparse.Namespace) -> int:
     if args.json:
         facts = {"file": str(output), "from": done.before, "header": header, "platforms": version.platforms}
         counts = {"entries": len(done.cache.entries), "dropped": len(done.cache.dropped), "warnings": done.notes}
-        say(json.dumps({**facts, **counts}, indent=1))
+        print_json({**facts, **counts})
     elif not args.quiet:
         say(printable(f"{output}: {done.before} -> {header}, {len(done.cache.entries)} scales unchanged", None))
     return 0
@@ -52,7 +51,7 @@ def merge(args: argparse.Namespace) -> int:
         conflicts = {name: [scale_hex(scale) for scale in scales] for name, scales in merged.conflicts.items()}
         sources = [{"file": str(path), "scales": count} for path, count in zip(args.caches, taken, strict=True)]
         facts = {"file": str(args.output), "header": done.cache.header, "entries": len(done.cache.entries)}
-        say(json.dumps({**facts, "sources": sources, "conflicts": conflicts, "warnings": done.notes}, indent=1))
+        print_json({**facts, "sources": sources, "conflicts": conflicts, "warnings": done.notes})
     elif not args.quiet:
         settled = f", {counted(len(merged.conflicts), 'conflict')} settled by {args.on_conflict}"
         shares = ", ".join(f"{count} from {path}" for path, count in zip(args.caches, taken, strict=True))
@@ -76,7 +75,7 @@ def convert(args: argparse.Namespace) -> int:
     done = convert_file(args.cache, args.output, options)
     _warn(done.notes, args)
     if args.json:
-        say(json.dumps(_converted(done, args), indent=1))
+        print_json(_converted(done, args))
     elif not args.quiet:
         changed = f", {counted(len(args.rename), 'name')} changed" if args.rename else ""
         shifted = (
@@ -95,7 +94,7 @@ def _convert_both(args: argparse.Namespace, options: ConvertOptions) -> int:
     done = both.stored
     _warn(done.notes, args)
     if args.json:
-        say(json.dumps({**_converted(done, args), "model": str(both.model)}, indent=1))
+        print_json({**_converted(done, args), "model": str(both.model)})
     elif not args.quiet:
         changed = sum(new in done.cache.entries for new in done.renamed.values())
         scales = counted(len(done.cache.entries), "scale")

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.shell == "bash":  # names of files where nothing else completes a word
         text = text.replace("complete -o bashdefault -F", "complete -o bashdefault -o default -F")
     if args.json:
-        print_json({"schema": 1, "shell": args.shell, "script": text})
+        print_json({"shell": args.shell, "script": text})
     else:
         sys.stdout.write(text)
     return 0

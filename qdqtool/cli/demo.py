@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         files = sorted(path.name for path in folder.iterdir())
         commands = [f"qdqtool {command}" for _, command in STEPS]
-        print_json({"schema": 1, "folder": str(folder), "files": files, "commands": commands})
+        print_json({"folder": str(folder), "files": files, "commands": commands})
     else:
         print_lines([f"peeled.onnx is model.onnx, byte for byte. All files are in {folder}."], args, asked=True)
         print_lines(["with your own model: qdqtool insert YOUR.onnx --data IMAGES"], args)

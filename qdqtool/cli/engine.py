@@ -16,7 +16,6 @@ from qdqtool.verbs.build_options import BuildOptions
 if TYPE_CHECKING:
     from qdqtool.verbs.show_engine import ShowEngineOptions
 
-SCHEMA = 1
 _BUILDING = ("sm", "shapes")  # of a model, which is built first
 _FILE = "OUT.layers.json of build, the JSON of trtexec --exportLayerInfo or --exportProfile, or a verbose build log"
 
@@ -66,17 +65,17 @@ def _show(args: argparse.Namespace) -> int:
         if not is_model(args.source):
             raise QdqError("--predicted", f"{args.source} is no .onnx model", "give the model, or leave it out")
         found = predicted_layers(args.source, args.trt_version, target=args.target)
-        facts = {"schema": SCHEMA, "model": args.source, **layers_json(found.layers, found.ends, found.forecast)}
+        facts = {"model": args.source, **layers_json(found.layers, found.ends, found.forecast)}
         return _print(facts, found.lines(), args)
     shown = show_engine(args.source, _options(args))
-    return _print({"schema": SCHEMA, **shown.to_json()}, shown.lines(), args)
+    return _print(shown.to_json(), shown.lines(), args)
 
 
 def _diff(args: argparse.Namespace) -> int:
     from qdqtool.verbs.show_engine import diff_engines
 
     found = diff_engines(args.a, args.b, _options(args))
-    return _print({"schema": SCHEMA, **found.to_json()}, found.lines(in_full=args.all), args)
+    return _print(found.to_json(), found.lines(in_full=args.all), args)
 
 
 def _options(args: argparse.Namespace) -> ShowEngineOptions:

@@ -53,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _facts(result: GraftResult) -> dict[str, object]:
     return {
-        "schema": 1,
         "file": str(result.model),
         "placed": [point.tensor for point in result.plan.activations],
         "from_data": list(result.filled),

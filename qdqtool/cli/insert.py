@@ -172,7 +172,6 @@ def _options(args: argparse.Namespace) -> InsertOptions:
 
 def _facts(plan: Plan) -> dict[str, object]:
     return {
-        "schema": 1,
         "points": [
             {
                 "tensor": p.tensor,

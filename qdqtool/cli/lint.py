@@ -82,7 +82,7 @@ def _explain(args: argparse.Namespace) -> int:
 
     check = check_named(args.explain)
     if args.json or args.format == "json":
-        print_json({"schema": 1, **_check_facts(check), "explanation": check.explanation})
+        print_json({**_check_facts(check), "explanation": check.explanation})
         return 0
     head = f"{check.code} {check.name} ({check.severity}; {', '.join(check.targets)}{_versions(check)})"
     print_lines([head, "", *check.explanation.splitlines()], args, asked=True)
@@ -119,7 +119,6 @@ def _print(result: LintResult, args: argparse.Namespace) -> None:
 def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
 
     return {
-        "schema": 1,
         "model": args.model,
         "target": args.target,
         "counts": counts(result.findings),

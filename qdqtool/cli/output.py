@@ -22,7 +22,9 @@ _COMMAND = re.compile(r"(?:(?<=: )|(?<=; )|(?<=run )|(?<=then ))(qdqtool [a-z]+ 
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """One JSON document on stdout; what a terminal would act on is escaped as JSON escapes it."""
+    """One JSON document on stdout, with the version of its schema; what a terminal would act on is escaped."""
+    if "$schema" not in document:  # SARIF names its own
+        document = {"schema": 1, **document}
     unicode = "utf" in (sys.stdout.encoding or "utf-8").lower()
     text = json.dumps(document, indent=1, ensure_ascii=not unicode)
     write_lines(line if line.isprintable() else _escaped(line) for line in text.split("\n"))

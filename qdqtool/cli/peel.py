@@ -71,7 +71,6 @@ def _calibration(args: argparse.Namespace) -> CalibrationOptions | None:
 def _facts(result: PeelResult) -> dict[str, object]:
     scales = {name: scale.to_json() for name, scale in result.table.scales.items()}
     return {
-        "schema": 1,
         "file": str(result.model),
         "cache": None if result.cache is None else str(result.path),
         "header": None if result.cache is None else result.cache.header,

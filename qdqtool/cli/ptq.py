@@ -74,7 +74,7 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
 def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) -> None:
     """Print what the two back ends say differently: it was asked for, so --quiet does not hide it."""
     if args.json:
-        print_json({"schema": 1, "model": str(args.model), **comparison.to_json()})
+        print_json({"model": str(args.model), **comparison.to_json()})
     else:
         print_lines(comparison.summary(every=args.verbose), args, asked=True)
 
@@ -93,7 +93,6 @@ def _options(args: argparse.Namespace) -> PtqOptions:
 
 def _facts(result: PtqResult) -> dict[str, object]:
     return {
-        "schema": 1,
         "cache": str(result.path),
         "header": result.cache.header,
         "backend": result.backend,

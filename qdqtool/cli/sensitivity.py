@@ -62,7 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _facts(result: SensitivityResult, top: int) -> dict[str, Any]:
     facts = {
-        "schema": 1,
         "method": result.table.provenance.method,
         "samples": result.table.provenance.samples,
         "loss": result.ranking.loss,

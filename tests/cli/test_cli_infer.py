@@ -42,7 +42,7 @@ def test_json_is_the_file_and_the_folder(folder: Path, capsys: pytest.CaptureFix
     words = ("infer", "m.onnx", "--data", "data", "--preprocess", "yolox", "--names", "cat,dog", "-o", "out", "--json")
     said = run(capsys, *words)
     found = json.loads(said.out)
-    assert list(found) == ["folder", "schema", "decoder", "images", "notes"]
+    assert list(found) == ["schema", "folder", "decoder", "images", "notes"]
     assert found.pop("folder") == "out"
     assert found == json.loads((folder / "out" / "detections.json").read_text())
     assert {one["name"] for one in found["images"][0]["detections"]} == {"cat", "dog"}

@@ -65,6 +65,7 @@ def test_json(tmp_path: Path, capsys: Capsys) -> None:
     words = ("prune", write_net(tmp_path), "--ratio", "0.5", "--data", tmp_path / "d.npz", "-o", tmp_path / "p.onnx")
     found = json.loads(run(capsys, *words, "--json").out)
     assert list(found) == [
+        "schema",
         "file",
         "channels",
         "prunable",

@@ -66,7 +66,10 @@ def test_a_warning_is_written_where_stdout_has_no_reader(
 def test_json_holds_the_name_and_nothing_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({HOSTILE: "half \udcff"})
     text = capsys.readouterr().out
-    assert all(line.isprintable() for line in text.split("\n")) and json.loads(text) == {HOSTILE: "half \udcff"}
+    assert all(line.isprintable() for line in text.split("\n")) and json.loads(text) == {
+        "schema": 1,
+        HOSTILE: "half \udcff",
+    }
 
 
 def test_json_is_json_where_the_terminal_has_but_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +77,7 @@ def test_json_is_json_where_the_terminal_has_but_ascii(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
     print_json({"é": 1})
     sys.stdout.flush()
-    assert json.loads(raw.getvalue()) == {"é": 1}
+    assert json.loads(raw.getvalue()) == {"schema": 1, "é": 1}
 
 
 @pytest.mark.parametrize("words", [("lint",), ("lint", "--json"), ("insert", "--dry-run")])
