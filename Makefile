@@ -31,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE =
 # The workers take the cores: threads of NumPy beside them wait by turning, two thirds of the time of `prune`.
 test slow examples: export OPENBLAS_NUM_THREADS = 1
 
-.PHONY: setup demo test slow examples fuzz rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links release-env release installed check format clean
+.PHONY: setup demo test slow examples fuzz sanitize rig train-env train oldest-env oldest rtx-env rtx rtx-rules docs-env docs links release-env release installed check format clean
 
 setup: $(VENV)/installed
 
@@ -70,6 +70,16 @@ examples: setup
 # Damaged inputs to every verb, and errors and kills while saving (docs/testing.md). COUNT mutants: 20000 take about ten minutes.
 fuzz: setup
 	nice -n 10 $(BIN)/python -m tests.fuzz.fuzz --count $(COUNT) --jobs $(JOBS) --keep out/fuzz $(if $(SEED),--seed $(SEED))
+
+# The C kernel under AddressSanitizer and UndefinedBehaviorSanitizer, of a copy in out/sanitize. Needs Linux and gcc.
+sanitize: setup
+	@rm -rf out/sanitize && mkdir -p out/sanitize
+	@cp -r qdqtool tests out/sanitize && rm -f out/sanitize/qdqtool/amax/_kernel*.so
+	@ln -s ../../models ../../rules ../../pyproject.toml out/sanitize
+	@CC=gcc CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" LDFLAGS="-fsanitize=address,undefined" \
+		$(BIN)/python setup.py -q build_ext -b out/sanitize -t out/sanitize/objects
+	cd out/sanitize && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		QDQTOOL_KERNEL=c QDQTOOL_SHARED=$(abspath $(SHARED)) PYTHONPATH=. $(abspath $(BIN))/python -m pytest -q -n $(JOBS) tests/amax
 
 # NVIDIA's Python bindings with stubs below them, for QDQTOOL_TRT_RIG (docs/testing.md). Needs a network and gcc.
 rig:
