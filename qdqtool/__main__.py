@@ -15,8 +15,8 @@ _NEW_OBJECTS = 100_000
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def run() -> None:
-    """Run the command line and exit with its code."""
+def run(*, limited: bool = False) -> None:
+    """Run the command line and exit with its code; `limited` as of `main`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell lets us ignore it
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # before and after a command there is nothing to clean up
     from qdqtool.cli.main import main
@@ -24,7 +24,7 @@ def run() -> None:
     gc.set_threshold(_NEW_OBJECTS, 50, 100)
     for name in _BLAS_THREADS:
         os.environ.setdefault(name, "1")
-    code = main(sys.argv[1:])
+    code = main(sys.argv[1:], limited=limited)
     gc.freeze()  # what is left goes with the process: the interpreter would look for garbage in it several times
     sys.exit(code)
 

@@ -15,7 +15,7 @@ def add_action(actions: Actions[argparse.ArgumentParser], name: str, text: str) 
     parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="print JSON")
     # As main declares them before the action; SUPPRESS keeps an absent one from undoing that.
-    for words in (("-v", "--verbose"), ("-q", "--quiet")):
+    for words in (("-v", "--verbose"), ("-q", "--quiet"), ("--untrusted",)):
         parser.add_argument(*words, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--color", choices=MODES, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser

@@ -49,7 +49,8 @@ class Commands:
             for text in action.option_strings:
                 if not (text.startswith("--no-") and isinstance(action, argparse.BooleanOptionalAction)):
                     known[text.lstrip("-")] = (text, _kind(action))
-        known.pop("help", None)
+        for name in ("help", "untrusted"):  # of whole commands
+            known.pop(name, None)
         return CommandShape(known, positional, needed)
 
     def check(self, words: Sequence[str]) -> None:

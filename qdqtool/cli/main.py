@@ -28,6 +28,7 @@ from qdqtool.cli.output import flush_stdout, warn
 from qdqtool.cli.project import with_project
 from qdqtool.cli.replaced_files import files_there, refuse_dash, replaced
 from qdqtool.cli.streams import checked_streams
+from qdqtool.cli.untrusted import FLAG, is_untrusted, missing_limits, run_limited
 from qdqtool.errors import MissingPackageError, QdqError, printable
 from qdqtool.trtversion import parse
 
@@ -164,11 +165,11 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown argument {words[0]}" + (f", did you mean {near[0]}" if near else ""))
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one command."""
+def main(argv: Sequence[str], *, limited: bool = False) -> int:
+    """Run one command; `limited` says that this process is the child of one that is `--untrusted`."""
     with checked_streams() as out, painted(argv):
         try:
-            code = _run(argv)
+            code = _run(argv, limited=limited)
             if code in (0, 1) and isinstance(out.fault, BrokenPipeError):
                 return EXIT_BROKEN_PIPE
             if code in (0, 1) and out.fault is not None:
@@ -180,13 +181,17 @@ def main(argv: Sequence[str]) -> int:
         return code
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str], *, limited: bool) -> int:
     """Run one command, and turn what it raises into a line and an exit code."""
     verbose = any(word in ("-v", "--verbose") for word in argv)
+    apart = not limited and bool(argv) and is_untrusted(argv)
     try:
-        with _terminable(), heartbeat("" if _is_quiet(argv) else argv[0]):
+        with _terminable(), heartbeat("" if apart or _is_quiet(argv) else argv[0]):
             try:
-                code = dispatch(with_project(argv, parser_of))
+                words = argv if limited else with_project(argv, parser_of)
+                if apart and not _is_quiet(argv) and (missing := missing_limits()):
+                    sys.stderr.write(f"qdqtool: note: this system has no {missing}; use a container\n")
+                code = run_limited(words) if apart else dispatch(words)
             finally:
                 flush_stdout()  # before a line on stderr says what was raised
         sys.stdout.flush()  # a reader that is gone is found out here, not when the interpreter ends
@@ -207,7 +212,7 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        return _unexpected(error, verbose=verbose)
+        return _unexpected(error, verbose=verbose, limited=limited)
     return code
 
 
@@ -215,8 +220,11 @@ def _is_quiet(argv: Sequence[str]) -> bool:
     return not argv or any(word in ("-q", "--quiet") for word in argv)
 
 
-def _unexpected(error: Exception, *, verbose: bool) -> int:
-    """Report what was raised that is no QdqError: a path that the system refuses, no more memory, else our bug."""
+def _unexpected(error: Exception, *, verbose: bool, limited: bool) -> int:
+    """Report what was raised that is no QdqError: a path that the system refuses, no more memory, else our bug.
+
+    Of an untrusted file a bug is what the file does: one line, too.
+    """
     fault = None
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         fault = QdqError("memory", f"is not enough ({str(error) or 'none is left'})", "give fewer or smaller samples")
@@ -226,6 +234,9 @@ def _unexpected(error: Exception, *, verbose: bool) -> int:
             fault = QdqError(name, str(error.strerror), "check the path and its permissions")
         elif name is not None or error.errno in _FULL:  # writing to an open file has no name
             fault = _full_temporary(f"cannot be written ({error.strerror})")
+    if limited and fault is None:
+        reason = f"raises {type(error).__name__} ({printable(str(error), 300)}), which is a bug in qdqtool"
+        fault = QdqError("the input", reason, f"run it without {FLAG} where that is safe, and report the lines")
     if verbose or fault is None:
         traceback.print_exception(error)
     if fault is not None:
@@ -348,6 +359,7 @@ def fill_parser(parser: argparse.ArgumentParser, verb: str) -> Callable[[argpars
         help="color in the terminal; NO_COLOR in the environment turns auto (the default) off",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print only errors and results")
+    parser.add_argument(FLAG, action="store_true", help="run in a child process with limits of memory and time")
     return cast("Callable[[argparse.Namespace], int]", module.run)
 
 

@@ -328,7 +328,7 @@ def test_one_thread_for_matrix_products_unless_the_environment_says_otherwise(gi
     """Another number of threads gives other last bits; NumPy reads it when it loads."""
     code = (
         "import os, sys, qdqtool.__main__ as program, qdqtool.cli.main as command_line\n"
-        "command_line.main = lambda words: print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])\n"
+        "command_line.main = lambda words, limited: print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])\n"
         "program.run()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
