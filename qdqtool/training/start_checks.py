@@ -131,7 +131,8 @@ def check_gradients(forward: Forward, graph: GradientGraph, batch: Mapping[str, 
     Measured on copies in which pairs let everything through, since rounding has no derivative, and at a seeded point
     near the start. Of some parameters, drawn by seed, the derivative along the gradient itself and along a random
     direction: (L(p + h d) - L(p - h d)) / 2h against g . d. A measurement that does not settle as h shrinks (kinks of
-    Relu, float32) speaks for nothing. Scales are not measured: without rounding they do nothing.
+    Relu, float32, jumps where a TopK chooses others) speaks for nothing. Scales are not measured: without rounding they
+    do nothing.
 
     Raises:
         QdqError: a parameter whose gradient disagrees; or none of them moves the loss enough to tell.
@@ -220,6 +221,9 @@ def _measure(
         if abs(measured - predicted) <= allowed.share * size + blur:
             enough = 2 * step * abs(predicted) >= _LEAST * abs(point.value) and blur <= allowed.share * size
             return (abs(measured - predicted) / size if enough and size else None), True
+    sizes = [abs(slope) for slope, _ in found]
+    if all(shorter > 2 * longer for longer, shorter in itertools.pairwise(sizes[-3:])):  # as 1/h: the loss jumps here
+        return None, False
     doubts = [abs(one - other) + blur for (one, blur), (other, _) in itertools.pairwise(found)]
     best = int(np.argmin(doubts))
     measured = found[best][0]

@@ -15,6 +15,7 @@ from qdqtool.autodiff.backend import Forward, GradientGraph
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.runtime.executor import Executor
+from qdqtool.training import start_checks
 from qdqtool.training.shapes import make_forward
 from qdqtool.training.start_checks import check_gradients, check_same_forward, smooth_copy, with_inputs
 from qdqtool.training.training_graph import TrainingGraph, make_form
@@ -127,6 +128,22 @@ def test_wrong_gradients_are_refused_by_name(wrong: str, message: str, seed: int
     forward, feed = forward_of(form_of())
     with pytest.raises(QdqError, match=message):
         check_gradients(forward, gradient_graph(forward, wrong), feed, seed)
+
+
+def test_a_slope_that_grows_as_steps_shrink_is_of_a_jump_and_speaks_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A detector that picks queries by TopK: any step, however short, changes which ones."""
+    forward, feed = forward_of(form_of())
+    measured = start_checks._Point.slope
+
+    def slope(point: start_checks._Point, name: str, direction: np.ndarray, step: float) -> float:
+        return measured(point, name, direction, step) + (0.03 / step if name == "w" else 0.0)
+
+    monkeypatch.setattr(start_checks._Point, "slope", slope)
+    assert check_gradients(forward, gradient_graph(forward), feed) < 0.05
+    with pytest.raises(QdqError, match="v: the gradient predicts"):
+        check_gradients(forward, gradient_graph(forward, "factor"), feed)
 
 
 def test_it_measures_where_teacher_and_student_agree() -> None:
