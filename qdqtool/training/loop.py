@@ -269,6 +269,8 @@ class Loop:
     ) -> None:
         parts = {name: math.fsum(one.parts[name] for one in computed) / len(computed) for name in computed[0].parts}
         images = self._run.batches.samples_per_batch * self._gradients.batches
+        seconds = self._gradients.seconds
+        parts_of_time = {**seconds, "update": passed - math.fsum(seconds.values())}
         self._listener.step(
             {
                 "step": self.progress.step,
@@ -278,6 +280,7 @@ class Loop:
                 "norm": norm,
                 **more,
                 "images_per_second": images / max(passed, 1e-9),
+                **{f"{what}_seconds": taken for what, taken in parts_of_time.items()},
                 "seconds": time.monotonic() - self._wall,
                 "cpu_seconds": time.process_time() - self._clock,
             }

@@ -331,7 +331,12 @@ class RunOptions:
         False, "--keep-checkpoint", "do not remove F when the model is written", group=_KEEPING
     )
     log: Path | None = option(
-        None, "--log", "write JSON lines to F, one for each update", metavar="F", read=Path, group=_KEEPING
+        None,
+        "--log",
+        "write JSON lines to F, or CSV where F ends in .csv, one for each update",
+        metavar="F",
+        read=Path,
+        group=_KEEPING,
     )
     progress: bool | None = None
 

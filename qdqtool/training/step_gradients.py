@@ -7,7 +7,9 @@ what one process does that accumulates as many: the sum has the same bits.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +35,8 @@ class StepGradients:
 
     Attributes:
         batches: how many there are in one update.
+        seconds: of the last update on this rank, by what was done: "data", "gradient" and "exchange" with other ranks,
+            waiting for them included.
     """
 
     def __init__(self, run: TrainingRun, accumulated: int, reducer: Reducer | None = None) -> None:
@@ -42,6 +46,7 @@ class StepGradients:
         self._source: Iterator[Batch] = iter(())
         self._next = -1  # the update that `_source` comes to
         self._own = np.zeros(run.parameters.vector.size, np.float32)
+        self.seconds = dict.fromkeys(("data", "gradient", "exchange"), 0.0)
 
     def of_step(self, step: int, values: Values, total: Float32) -> list[BatchFacts]:
         """On rank 0: the mean gradient of an update, written to `total`, and the facts of its batches in order.
@@ -49,10 +54,12 @@ class StepGradients:
         Raises:
             QdqError: a batch cannot be made, or a worker is lost.
         """
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
         if self._reducer is not None:
-            self._reducer.broadcast(np.array([_COMPUTE, step]))
-            for array in self._weights():
-                self._reducer.broadcast(array)
+            with self._timed("exchange"):
+                self._reducer.broadcast(np.array([_COMPUTE, step]))
+                for array in self._weights():
+                    self._reducer.broadcast(array)
         total[...] = 0
         found = []
         for computed in self._computed(step, values):
@@ -60,9 +67,14 @@ class StepGradients:
                 self._run.parameters.gather(computed.gradients, values, total)
                 return [BatchFacts(computed.loss, computed.parts, computed.largest)]
             self._add_up(computed, values)
-            for one in (self._own,) if self._reducer is None else self._reducer.gather(self._own):
-                total += one
-            found += self._facts(computed)
+            if self._reducer is None:
+                total += self._own
+                found += self._facts(computed)
+                continue
+            with self._timed("exchange"):
+                for one in self._reducer.gather(self._own):
+                    total += one
+                found += self._facts(computed)
         total *= np.float32(1 / self.batches)
         return found
 
@@ -107,7 +119,17 @@ class StepGradients:
             self._source = self._run.batches.from_batch(step * self.batches, rank, size)
         self._next = step + 1
         for _ in range(self._accumulated):
-            yield self._run.student.compute(next(self._source), values)
+            with self._timed("data"):
+                batch = next(self._source)
+            with self._timed("gradient"):
+                computed = self._run.student.compute(batch, values)
+            yield computed
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.seconds[what] += time.monotonic() - begun
 
     def _add_up(self, computed: Computed, values: Values) -> None:
         self._own[...] = 0

@@ -25,7 +25,7 @@ from qdqtool.files import replacing
 from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
-from qdqtool.limited_reading import LOG, FileKind, parse_json, read_text
+from qdqtool.limited_reading import FileKind, parse_json, read_text
 from qdqtool.linting.check_formats import formats_in
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
 from qdqtool.precision.widen import as_fp32, is_typed
@@ -38,6 +38,7 @@ from qdqtool.reporting.reasons import reasons_of
 from qdqtool.reporting.tensor_rows import TensorRow, tensor_rows, weight_rows
 from qdqtool.reporting.training_curves import curves_section
 from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.training.log import read_events
 from qdqtool.verbs.export_evidence import export_evidence, tensor_names
 from qdqtool.workflows.report_differences import differences
 from qdqtool.workflows.report_forecast import forecast_of, opportunities
@@ -242,15 +243,7 @@ def _sensitivity(path: str | Path) -> Section:
 
 
 def _curves(path: str | Path) -> Section:
-    """The events of a log; half a line at its end is left out, as an interrupted training leaves one."""
-    events = []
-    for line in read_text(path, LOG).splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            events.append(event)
+    events = read_events(Path(path))
     if not events:
         raise QdqError(path, "has no training steps", "give what finetune --log wrote")
     return curves_section(events, Path(path).name)

@@ -13,7 +13,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.progress import Bar
-from qdqtool.training.log import Reporter, reporting
+from qdqtool.training.log import COLUMNS, Reporter, read_events, reporting
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -47,6 +47,25 @@ def test_steps_that_will_be_taken_again_are_cut_off(tmp_path: Path) -> None:
         reporter.step({"step": 3, "loss": 1.0})
     assert [line["step"] for line in lines(path)] == [1, 2, 3]
     assert "loss" in lines(path)[2]
+
+
+def test_a_log_by_the_name_csv_is_a_table_that_a_resume_cuts(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    with reporting(path, 0, 3, False) as reporter:
+        reporter.event({"event": "measure", "step": 0, "measure": 1.5})
+        for step in (1, 2, 3):
+            reporter.step({"step": step, "loss": 0.5, "parts": {"a": 1.0}, "norm": float("nan")})
+        reporter.event({"event": "halved", "step": 3, "reason": 'a "gradient", not a number', "halvings": 1})
+    head, *rows = path.read_text().splitlines()
+    assert head.split(",") == list(COLUMNS)
+    assert [row.split(",")[:4] for row in rows[:2]] == [["measure", "0", "", "1.5"], ["step", "1", "0.5", ""]]
+    assert read_events(path)[-1]["reason"] == 'a "gradient", not a number'
+    path.write_text(path.read_text() + "step,1")
+    with reporting(path, 2, 3, False) as reporter:
+        reporter.step({"step": 3, "loss": 0.25})
+    assert path.read_text().splitlines()[0] == head
+    losses = [(event["step"], event.get("loss")) for event in read_events(path)]
+    assert losses == [(0, None), (1, 0.5), (2, 0.5), (3, 0.25)]
 
 
 def test_no_log_no_bar() -> None:

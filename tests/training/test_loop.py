@@ -18,6 +18,7 @@ import pytest
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
 from qdqtool.training.averages import MovingMaxima
+from qdqtool.training.log import COLUMNS
 from qdqtool.training.loop import Loop, Progress
 from qdqtool.training.optimizers import AdamW, Sgd
 from qdqtool.training.options import Length, RunOptions, TrainingOptions, UpdateOptions
@@ -126,6 +127,9 @@ def test_every_step_is_reported() -> None:
     heard: Any = loop._listener
     assert [one["step"] for one in heard.steps] == [1, 2, 3, 4]
     assert set(heard.steps[0]) >= {"loss", "parts", "rate", "norm", "images_per_second", "seconds", "cpu_seconds"}
+    assert set(heard.steps[0]) <= set(COLUMNS) | {"parts"}
+    parts = [heard.steps[0][f"{part}_seconds"] for part in ("data", "gradient", "exchange", "update")]
+    assert sum(parts) == pytest.approx(3 / heard.steps[0]["images_per_second"])
     assert [one["step"] for one in heard.events if one["event"] == "measure"] == [0, 2, 4]
     assert heard.steps[0]["rate"] > heard.steps[3]["rate"]
 
