@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.declared import add_options, options_from
+from qdqtool.cli.declared import Container, add_options, options_from
 from qdqtool.cli.output import warn
 from qdqtool.data.options import DataOptions
 from qdqtool.observers.options import CalibrationOptions
@@ -26,8 +26,14 @@ _DATA = (
 )
 
 
-def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = False, calibrates: bool = True) -> None:
-    """Declare --data, its two spellings of Polygraphy, and what goes with it; more for verbs that calibrate."""
+def add_data_arguments(
+    parser: argparse.ArgumentParser, *, required: bool = False, calibrates: bool = True
+) -> Container:
+    """Declare --data, its two spellings of Polygraphy, and what goes with it; more for verbs that calibrate.
+
+    Returns:
+        The group of options of which one at most is given, where a verb declares what it takes in place of data.
+    """
     group = parser.add_argument_group("data")
     one = group.add_mutually_exclusive_group(required=required)
     one.add_argument("--data", metavar="D", help=_DATA)
@@ -35,6 +41,7 @@ def add_data_arguments(parser: argparse.ArgumentParser, *, required: bool = Fals
     one.add_argument("--load-inputs", metavar="F", dest="data", nargs="+", action=_LoadInputs, help=_JSON)
     add_options(group, DataOptions)
     add_options(group, CalibrationOptions, only=CALIBRATES if calibrates else ("provider",))
+    return one
 
 
 def calibration_options_from(args: argparse.Namespace, also: Sequence[str] = ()) -> CalibrationOptions:

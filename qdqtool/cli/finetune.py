@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import os
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
@@ -27,7 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="the model, which is not changed; without Q/DQ it gets them first"
     )
-    add_data_arguments(parser, required=True, calibrates=False)
+    add_data_arguments(parser, required=True, calibrates=False).add_argument(
+        "--benchmark",
+        metavar="STEPS",
+        type=int,
+        help="write nothing: train on made-up data and print images/s and shares of time, by workers",
+    )
     parser.set_defaults(batch=None)
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="default: beside MODEL, with .finetuned.onnx for its ending"
@@ -65,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = _options(args)
     rank, started = launched()
+    if args.benchmark is not None:
+        return _benchmark(args, options, rank, started)
     if options.run.workers > 1 and started == 1:
         options.check()
         raise SystemExit(launch(args.words, options.run.workers, options.run.reducer))
@@ -92,6 +102,37 @@ def run(args: argparse.Namespace) -> int:
         print_lines([*result.summary(), *after_finetune(args, result)], args)
     lines = write_report(args, result.model, log=args.log, data=args.data, data_options=data_options_from(args))
     print_lines([] if args.json else lines, args)
+    return 0
+
+
+def _benchmark(args: argparse.Namespace, options: FinetuneOptions, rank: int, started: int) -> int:
+    """Measure with 1, 2, 4 and so on up to `--workers` processes; below a launcher with all that it started."""
+    from qdqtool.training.launch import launch
+    from qdqtool.verbs.finetune_benchmark import TrainingSpeed, measure_training, speed_table, speeds_to_json
+
+    for option in ("output", "report"):
+        if getattr(args, option) is not None:
+            raise QdqError(f"--{option}", "cannot be combined with --benchmark, which writes nothing", "leave it out")
+    most = options.run.workers
+    if most > 1 and started == 1:
+        options.check()
+        speeds = list[TrainingSpeed]()
+        for workers in sorted({*(1 << power for power in range(most.bit_length() - 1)), most}):
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                code = launch([*args.words, "--workers", str(workers), "--json"], workers, options.run.reducer)
+            if code:
+                raise SystemExit(code)
+            speeds += [TrainingSpeed(**row) for row in json.loads(printed.getvalue())["rows"]]
+    else:
+        speed = measure_training(args.model, args.benchmark, options)
+        speeds = [] if speed is None else [speed]
+    if rank:
+        return 0
+    if args.json:
+        print_json(speeds_to_json(speeds))
+    else:
+        print_lines(speed_table(speeds), args, asked=True)
     return 0
 
 

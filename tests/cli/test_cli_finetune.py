@@ -154,6 +154,37 @@ def test_a_plain_model_is_quantized_and_trained(placed: Path, capsys: pytest.Cap
     assert "note: there was no Q/DQ: placed on" in said.err and "wrote" in said.out
 
 
+def test_a_benchmark_needs_no_data_and_writes_nothing(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(placed.parent)
+    said = run(capsys, "finetune", placed, "--benchmark", 3, "--batch", 2)
+    head, row = (line.split() for line in said.out.splitlines())
+    assert head == ["workers", "images/s", "data", "gradient", "exchange", "update"]
+    assert row[0] == "1"
+    document = json.loads(run(capsys, "finetune", placed, "--benchmark", 3, "--json").out)
+    (speed,) = document["rows"]
+    assert sum(speed["shares"].values()) == pytest.approx(1)
+    assert speed["images_per_second"] > 0
+    assert contents(placed.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--log", "x.jsonl"], "--log: cannot be combined with --benchmark"),
+        (["-o", "x.onnx"], "--output: cannot be combined with --benchmark"),
+        (["--labels", "folders"], "--labels: cannot be combined with --benchmark"),
+        (["--steps", 3], "--steps: cannot be combined with --benchmark"),
+        (["--data", "d.npz"], "not allowed with argument --benchmark"),
+    ],
+)
+def test_what_a_benchmark_has_no_use_for(
+    made: Path, words: list[object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = run(capsys, "finetune", made / "q.onnx", "--benchmark", 3, *words)
+    assert said.code == 2
+    assert message in said.err
+
+
 def test_missing_data(placed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = placed.parent
     refused(run(capsys, "finetune", placed, "--data", folder / "none.npz"), "none.npz: does not exist")
