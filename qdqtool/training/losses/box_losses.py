@@ -423,7 +423,7 @@ class _QueryLoss(_HeadLoss):
 class _CoverageLoss(_HeadLoss):
     """DetectNet_v2 (TAO): weighted BCE of coverage + 10 * L1 of distances by the inverse area of the ellipse; means.
 
-    NVIDIA/tao_tensorflow1_backend, cv/detectnet_v2: objectives, rasterizers/bbox_rasterizer.py, without dead zones and
+    NVIDIA/tao_tensorflow1_backend, cv/detectnet_v2 (cost functions, BboxRasterizer), without dead zones and
     with the first weights of the objectives. The smaller box is in front.
     """
 
