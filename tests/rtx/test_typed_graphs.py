@@ -63,13 +63,25 @@ def library() -> RtxLibrary:
     return found
 
 
-@pytest.mark.rtx
-def test_the_rules_agree_with_the_parser_on_every_graph(library: RtxLibrary) -> None:
-    graphs = list(typed_graphs())
+def differing(graphs: list[TypedGraph], library: RtxLibrary) -> dict[tuple[str, str], str]:
+    """Operator and types of the graphs on which rules and parser differ -> how."""
     parsed = parse_many((one.model.SerializeToString() for one in graphs), library.python)
-    assert len(parsed) == len(graphs)
-    told = [difference(graph, verdict) for graph, verdict in zip(graphs, parsed, strict=True)]
-    differing = {(one.name.split()[0], one.types): text for one, text in zip(graphs, told, strict=True) if text}
-    assert [text for key, text in differing.items() if key not in EXPLAINED] == []
-    assert differing.keys() == EXPLAINED.keys(), "a reason that is no longer needed"
-    assert sum(verdict.accepted for verdict in parsed) > 500
+    told = [(_key(graph), difference(graph, verdict)) for graph, verdict in zip(graphs, parsed, strict=True)]
+    assert sum(verdict.accepted for verdict in parsed) > len(graphs) // 6
+    return {key: text for key, text in told if text}
+
+
+def _key(graph: TypedGraph) -> tuple[str, str]:
+    return graph.name.split()[0], graph.types
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("part", range(4))  # two workers share them
+def test_the_rules_agree_with_the_parser_on_every_graph(library: RtxLibrary, part: int) -> None:
+    found = differing(list(typed_graphs())[part::4], library)
+    assert [text for key, text in found.items() if key not in EXPLAINED] == []
+
+
+@pytest.mark.rtx
+def test_every_reason_is_needed(library: RtxLibrary) -> None:
+    assert differing([one for one in typed_graphs() if _key(one) in EXPLAINED], library).keys() == EXPLAINED.keys()
