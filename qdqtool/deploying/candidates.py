@@ -8,6 +8,7 @@ from typing import Literal
 
 from qdqtool.deploying.options import Effort
 from qdqtool.deploying.target import DeployTarget
+from qdqtool.formats import FP8, INT8, number_format
 from qdqtool.recipe.values import RecipeStep, Scalar
 
 Form = Literal["qdq", "cache", "fp16", "as-is"]
@@ -25,21 +26,28 @@ class DeployCandidate:
         steps: of a recipe, in order; each takes what the one before it wrote. Data, its preprocessing and the version
             are added where they become a recipe.
         why: what it is tried for, one sentence.
+        format: of the codes, as `insert --format` has it, where the form is neither "fp16" nor "as-is".
     """
 
     name: str
     form: Form
     steps: tuple[RecipeStep, ...]
     why: str
+    format: str = INT8.name
 
     @property
     def is_float(self) -> bool:
-        """Whether nothing of it is INT8."""
+        """Whether nothing of it is quantized."""
         return self.form in ("fp16", "as-is")
+
+    @property
+    def title(self) -> str:
+        """Its number format, as people write it."""
+        return number_format(self.format).title
 
 
 def candidates_for(target: DeployTarget, effort: Effort) -> list[DeployCandidate]:
-    """The candidates of a target: those with INT8, FP16, and the model as it is, which a DLA does not run."""
+    """The candidates of a target: INT8, FP8 where it runs, FP16, and the model as it is, which a DLA does not run."""
     floats = [_fp16(target)]
     if target.kind != "dla":
         floats.append(DeployCandidate("as-is", "as-is", (), "the model as it was given"))
@@ -53,6 +61,9 @@ def candidates_for(target: DeployTarget, effort: Effort) -> list[DeployCandidate
         found = _qdq(effort)
         if target.has_caches and effort != "fast":
             found.append(_ptq("entropy", "the cache that TensorRT's own calibrator would give"))
+    if target.fp8:
+        step = _insert(format=FP8.name) if target.typed else _insert(format=FP8.name, rest="fp16")
+        found.append(DeployCandidate("insert-fp8", "qdq", (step,), "codes of floats: no range to choose", FP8.name))
     return [*found, *floats]
 
 

@@ -16,6 +16,7 @@ from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure, figure_json
+from qdqtool.formats import INT8
 
 # What loses no more than half a point in a hundred is taken for as good where no largest loss is named.
 AS_GOOD = 0.005
@@ -164,6 +165,7 @@ class CandidateTrial:
         return {
             "name": self.candidate.name,
             "form": self.candidate.form,
+            "format": None if self.candidate.is_float else self.candidate.format,
             "why": self.candidate.why,
             "steps": steps,
             "loss": None if self.loss is None else figure_json(self.loss),
@@ -176,13 +178,16 @@ class CandidateTrial:
 
 
 def slow_int8(kept: CandidateTrial, trials: Sequence[CandidateTrial], device: str) -> str:
-    """A sentence where the forecast has the kept INT8 no faster than the model without INT8; else ""."""
+    """A sentence where the forecast has the kept quantized model no faster than FP16; else ""."""
     time = None if kept.cost is None else kept.cost.microseconds
     other = next((one.cost.microseconds for one in trials if one.candidate.form == "fp16" and one.cost), None)
     if kept.candidate.is_float or time is None or other is None or time < other:
         return ""
     figures = f"{time / 1000:.3f} ms against {other / 1000:.3f} ms"
-    return f"INT8 is no faster than FP16 by the forecast for {device} ({figures}), which is no measurement: bench both"
+    title = kept.candidate.title
+    return (
+        f"{title} is no faster than FP16 by the forecast for {device} ({figures}), which is no measurement: bench both"
+    )
 
 
 Compared = Callable[[str, str], Figure]  # names of two trials -> what the first loses more than the second, paired
@@ -253,20 +258,21 @@ def choose(
     last = min(left or measured, key=lambda one: (one.loss, one.cost.order))
     kept = _cheapest([*good, *floats] or [last])
     int8 = [one for one in measured if not one.is_float]
+    kinds = " or ".join(dict.fromkeys(one.trial.candidate.title for one in int8)) or INT8.title
     if kept.is_float:
         beaten = [one for one in int8 if one in allowed and (max_loss is not None or not one.trial.is_useless)]
         if good or beaten:
             other = _cheapest(good or beaten)
             return Choice(kept.trial, _why_no_gain(kept, other), other.trial)
         least = min(int8, key=lambda one: one.loss, default=None)
-        return Choice(kept.trial, _why_no_int8(least, max_loss, samples), None if least is None else least.trial)
+        return Choice(kept.trial, _why_no_int8(least, kinds, max_loss, samples), None if least is None else least.trial)
     if kept not in good:
-        reason = _why_no_int8(kept, max_loss, samples)
+        reason = _why_no_int8(kept, kinds, max_loss, samples)
     elif best is None:
         timed = "cheapest" if kept.cost.microseconds is None else "fastest"
         reason = f"the {timed} that loses at most {max_loss:g} ({kept.loss:.4f})"
     else:
-        reason = _why_int8(kept, best, alike)
+        reason = _why_int8(kept, best, alike, kinds)
     names = [one.name for one in int8 if one in allowed and one not in left]
     reason += f"; left out, as another one beats it: {', '.join(names)}" if names else ""
     half = next((one.trial for one in measured if one.is_float), None)
@@ -299,23 +305,24 @@ def _is_as_good(one: _Measured, other: _Measured, compared: Compared) -> bool:
 
 def _why_no_gain(kept: _Measured, int8: _Measured) -> str:
     """Why a model without INT8 is kept in place of INT8 whose loss is none too large."""
-    half, cost = kept.cost, int8.cost
+    half, cost, title = kept.cost, int8.cost, int8.trial.candidate.title
     if half.microseconds is None or cost.microseconds is None:
-        return f"INT8 costs no less: {cost.text()} ({int8.name}) against {half.text()}"
+        return f"{title} costs no less: {cost.text()} ({int8.name}) against {half.text()}"
     times = f"{cost.microseconds / 1000:.3f} ms ({int8.name}) against {half.microseconds / 1000:.3f} ms"
-    return f"INT8 gains no time by the forecast, and is no more accurate: {times}"
+    return f"{title} gains no time by the forecast, and is no more accurate: {times}"
 
 
-def _why_no_int8(best: _Measured | None, most: float | None, samples: int | None) -> str:
+def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples: int | None) -> str:
     """Why the INT8 that loses least is not good enough."""
     if best is None:
-        return "no candidate in INT8 could be made"
+        return f"no candidate in {kinds} could be made"
     if most is None:
         useless = USELESS_WITHOUT_LABELS.get(best.trial.metric, USELESS)
-        why = f"INT8 at its best ({best.name}) loses {best.loss:.4f}, surely more than {useless:g}"
+        best_of = f"{best.trial.candidate.title} at its best ({best.name})"
+        why = f"{best_of} loses {best.loss:.4f}, surely more than {useless:g}"
         return f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
     where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
-    reason = f"no candidate in INT8 loses at most {most:g}{where}; the best ({best.name}) loses {best.loss:.4f}"
+    reason = f"no candidate in {kinds} loses at most {most:g}{where}; the best ({best.name}) loses {best.loss:.4f}"
     if best.low > most and best.is_sure:
         return reason
     high = best.trial.loss.interval.high if best.trial.loss is not None else math.nan
@@ -323,8 +330,8 @@ def _why_no_int8(best: _Measured | None, most: float | None, samples: int | None
     return f"{reason}{span}, so these samples do not decide: give more --data"
 
 
-def _why_int8(kept: _Measured, best: _Measured, alike: Sequence[_Measured]) -> str:
-    """Why INT8 is kept where no largest loss was named."""
+def _why_int8(kept: _Measured, best: _Measured, alike: Sequence[_Measured], kinds: str) -> str:
+    """Why INT8, or FP8, is kept where no largest loss was named."""
     nearest = min(alike, key=lambda one: one.order)
     if nearest is not best and not nearest.cost.fits:
         return (
@@ -334,7 +341,7 @@ def _why_int8(kept: _Measured, best: _Measured, alike: Sequence[_Measured]) -> s
         least = min(one.loss for one in alike)
         return f"the nearest to FP32 of those whose loss equals the least one within noise ({least:.4f})"
     timed = "cheapest" if kept.cost.microseconds is None else "fastest"
-    return f"the {timed} in INT8 of those that are as good as {best.name}, {_what_is_best(kept, best)}"
+    return f"the {timed} in {kinds} of those that are as good as {best.name}, {_what_is_best(kept, best)}"
 
 
 def _what_is_best(kept: _Measured, best: _Measured) -> str:

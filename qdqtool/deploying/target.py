@@ -13,6 +13,7 @@ from qdqtool.display import counted
 from qdqtool.dla.assignment import DlaReport, dla_findings
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import Destination, DlaPlatform
+from qdqtool.formats import FP8
 from qdqtool.graph.importable import foreign_operators
 from qdqtool.graph.opset_lower import lowering_todo
 from qdqtool.graph.types import opset_of
@@ -20,7 +21,6 @@ from qdqtool.graph.view import GraphView
 from qdqtool.trtversion import TrtVersion, in_range, require_dla_model
 
 _QDQ_FROM = ">=8.0"
-_FP8_FROM = ">=9.0"
 Kind = Literal["gpu", "dla", "rtx"]
 
 
@@ -51,6 +51,13 @@ class DeployTarget:
     def dla(self) -> DlaPlatform | None:
         """The generation of the board's DLA; None where no board was named."""
         return None if self.place.board is None else self.place.board.dla
+
+    @property
+    def fp8(self) -> bool:
+        """Whether it is known to run FP8: the GPU of a board that is named, with a version that reads it."""
+        board, version = self.place.board, self.version
+        reads = version is None or (version.major, version.minor) >= FP8.since
+        return board is not None and board.fp8 and reads and self.kind != "dla"
 
     @property
     def has_caches(self) -> bool:
@@ -109,11 +116,7 @@ def _types_line(target: DeployTarget) -> str:
     board = target.place.board
     says = "by Casts in the file" if target.typed else "chosen by the builder"
     eight = "INT8 yes" if target.int8 else "INT8 no: its GPU has no kernels for it"
-    if board is None:
-        fp8 = "FP8 depends on the GPU"
-    else:
-        new = target.version is None or in_range(target.version, _FP8_FROM)
-        fp8 = "FP8 yes, by qdqtool insert --format fp8; deploy does not try it" if board.fp8 and new else "FP8 no"
+    fp8 = "FP8 depends on the GPU" if board is None else f"FP8 {'yes' if target.fp8 else 'no'}"
     return f"types: {eight}; FP16 yes, {says}; {fp8}"
 
 

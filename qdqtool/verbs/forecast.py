@@ -18,7 +18,16 @@ from qdqtool.engine.profile import read_profile
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import Destination, device_of, find_place, known_boards, known_places
 from qdqtool.forecasting.devices import Device, known_devices
-from qdqtool.forecasting.formats import PAYS, DecidingLayer, FormatTime, compared, deciding_layers, in_format, time_of
+from qdqtool.forecasting.formats import (
+    PAYS,
+    DecidingLayer,
+    Format,
+    FormatTime,
+    compared,
+    deciding_layers,
+    in_format,
+    time_of,
+)
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.forecasting.model_layers import Rest, layers_in
 from qdqtool.graph.io import ModelSource, open_model
@@ -201,15 +210,15 @@ def forecast(model: ModelSource, options: ForecastOptions | None = None) -> Fore
     return ForecastResult(name, boards, (_HALF_TIMES, *planned))
 
 
-def forecast_board(opened: Model, text: str) -> BoardForecast | None:
-    """FP16 and INT8 on the board that `--for` names; the model is not changed.
+def forecast_board(opened: Model, text: str, formats: Sequence[Format] = ("int8",)) -> BoardForecast | None:
+    """FP16 and other formats on the board that `--for` names; the model is not changed.
 
     None where no figures of the board are known, or sizes of the model are free.
     """
     device, where = device_of(text), find_place(text)
     if device is None or not layers_in(opened, where.version, _target(where), rest="fp16"):
         return None
-    return _board(text, where, device, Engines(opened.copy()), ForecastOptions((text,), ("fp16", "int8")))
+    return _board(text, where, device, Engines(opened.copy()), ForecastOptions((text,), ("fp16", *formats)))
 
 
 def _target(where: Destination) -> str:

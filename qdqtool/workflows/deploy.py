@@ -28,6 +28,7 @@ from qdqtool.evaluation.metrics import Figure, ResampledFigure, figure_json, los
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
 from qdqtool.forecasting.boards import device_of, find_place
+from qdqtool.forecasting.formats import Format
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
@@ -112,7 +113,8 @@ def _checked(
     wrong = [f"warning: {text}" for text in _known_wrong(target, opened)]
     if target.version is not None and target.version.unknown_note:
         wrong.append(f"warning: {target.version.unknown_note}")
-    expected = forecast_board(opened, options.place) if target.kind != "dla" and target.int8 else None
+    formats: tuple[Format, ...] = ("int8", "fp8") if target.fp8 else ("int8",)
+    expected = forecast_board(opened, options.place, formats) if target.kind != "dla" and target.int8 else None
     return target, expected, wrong
 
 
@@ -193,7 +195,7 @@ class _Deployment:
         work.begin(_command(path, data, self._split.digest, options, work))
         self._plain = open_to_run(path)
         self.notes: list[str] = []
-        self.fp16_first = False  # of the candidates, where the forecast says that INT8 does not pay
+        self.fp16_first = False  # of the candidates, where the forecast says that neither INT8 nor FP8 pays
         self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
         self._has_one = False
         self._judges = Judges(self._plain, options, self.notes, beat)
@@ -359,8 +361,8 @@ class _Deployment:
         warning = ""
         if self._options.max_loss is None and not candidate.is_float and word == "much":
             said = loss_in_words(self.metric, loss, judge.count)
-            how = "" if judge.chosen.labeled else "; --labels gives the loss of the task"
-            warning = f"INT8 may lose much: {said}{how}; --max-loss X keeps INT8 only where it loses at most X"
+            how, kept = "" if judge.chosen.labeled else "; --labels gives the loss of the task", candidate.title
+            warning = f"{kept} may lose much: {said}{how}; --max-loss X keeps {kept} only where it loses at most X"
         labeled = judge.chosen.labeled
         return Outcome(
             loss, word, judge.reference.value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled
@@ -394,6 +396,7 @@ class _Deployment:
             "candidates": trials_json(tuple(trials)),
             "kept": kept.name,
             "form": kept.form,
+            "format": None if kept.is_float else kept.format,
             "reason": reason,
             "loss": figure_json(outcome.loss),
             "loss_word": outcome.word or None,

@@ -21,6 +21,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.files import replacing
 from qdqtool.forecasting.devices import Device
+from qdqtool.formats import INT8
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import float_tensors
@@ -171,7 +172,7 @@ def _emitted(
         board = job.target.place.board
         return rtx_build_files(found, board.sm if board is not None else _ANY_SM), []
     if made.cache is None:
-        return engine_files(found, typed=job.target.typed)
+        return engine_files(found, typed=job.target.typed or candidate.format != INT8.name)
     cut = has_cut_names(open_model(made.model))
     kinds = [kind for kind in ENDINGS if kind != "json" and not (cut and kind == "triton")]
     found = replace(found, kinds=frozenset(kinds))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
+from qdqtool.formats import number_format
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 from qdqtool.verbs.simulate_options import SimulateOptions
@@ -21,7 +22,8 @@ def reads_caches_alone(candidate: DeployCandidate, job: StepJob) -> bool:
     """Whether Gst-nvinfer cannot build what was kept, and can build the cache that `peel` makes of it."""
     version, target = job.version, job.target
     jetson = target.place.platform.startswith("JetPack")
-    return candidate.form == "qdq" and target.kind == "gpu" and version is not None and version.has_caches and jetson
+    cached = candidate.form == "qdq" and number_format(candidate.format).cache
+    return cached and target.kind == "gpu" and version is not None and version.has_caches and jetson
 
 
 def loss_of_other_build(candidate: DeployCandidate, made: MadeFiles, job: StepJob, said: Said) -> str:

@@ -14,6 +14,7 @@ from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.evaluation.loss_scale import WORDS, Word
 from qdqtool.evaluation.metrics import Figure, loss_in_words
+from qdqtool.formats import INT8
 
 _NO_LABELS = {  # how agreement differs from the task's metric, and how to give labels
     "agreement": (
@@ -135,7 +136,10 @@ def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
         change = "-" if one.change is None else f"{one.change:.4f}"
         more = [*figures, *([change] if known else []), cost]
         remark = "failed" if one.failed else kept or ("not usable" if one.is_useless else "")
-        rows.append((one.candidate.name, one.candidate.form, *more, remark))
+        form = (
+            one.candidate.form if one.candidate.format == INT8.name else f"{one.candidate.format} {one.candidate.form}"
+        )
+        rows.append((one.candidate.name, form, *more, remark))
     return rows
 
 

@@ -167,7 +167,7 @@ def carry_out(candidate: DeployCandidate, job: StepJob, folder: Path, start: Mad
 
 def kept_name(candidate: DeployCandidate, stem: str) -> str:
     """What the files of a deployment are called, without their ending."""
-    return f"{stem}.{candidate.form if candidate.is_float else 'int8'}"
+    return f"{stem}.{candidate.form if candidate.is_float else candidate.format}"
 
 
 def candidate_recipe(candidate: DeployCandidate, job: StepJob, path: Path, device: Device | None = None) -> Recipe:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first line of `deploy`: whether INT8 is worth it on the board, by how much, how sure that is, and why."""
+"""The first line of `deploy`: whether INT8 or FP8 is worth it on the board, by how much, how sure that is, and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def verdict_line(target: DeployTarget, expected: BoardForecast | None, opened: M
 
     Args:
         target: what the model is made for.
-        expected: FP16 and INT8 by the cost model; None where the figures of the board or sizes are not known.
+        expected: FP16, INT8 and, where it runs, FP8 by the cost model; None where sizes or the board's figures are not
+            known.
         opened: the model, which is not changed.
         asked: the board as it was named.
     """
@@ -35,9 +36,15 @@ def verdict_line(target: DeployTarget, expected: BoardForecast | None, opened: M
         )
         return f"{unknown}: {why}. {_BENCH}"
     if expected is not None:
-        fp16, int8 = expected.rows[:2]
-        moved = f" It moves {int8.megabytes:.1f} MB where FP16 moves {fp16.megabytes:.1f}." if expected.pays else ""
-        said = expected.sentences[0].replace(" (", f" on {place} (", 1)
+        fp16, *rows = expected.rows
+        fastest = max(rows, key=lambda row: (row.verdict == "pays", row.ratio))
+        moved = f" It moves {fastest.megabytes:.1f} MB where FP16 moves {fp16.megabytes:.1f}." if expected.pays else ""
+        said = expected.sentences[rows.index(fastest)]
+        for row in rows:
+            if row is not fastest:
+                other = f"{row.format.upper()} {row.ratio:.2f}x, {row.ratio_low:.2f} to {row.ratio_high:.2f}"
+                said = said.replace(")", f"; {other})", 1)
+        said = said.replace(" (", f" on {place} (", 1)
         return f"{said}{moved} A forecast, whose range holds four times in five. {_BENCH}"
     if target.place.board is not None:
         why = (

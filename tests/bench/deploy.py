@@ -141,7 +141,9 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
             loss, metric = loss_between(chooser.reference, judgment.figure), judgment.figure.metric
             cost = cost_of_candidate(one, made, target)
             if cost.unit == LAYERS:
-                boards = {board: cost_of_candidate(one, made, target, device_of(board)) for board in asked.boards}
+                devices = {board: device_of(board) for board in asked.boards}
+                runs = {board: each for board, each in devices.items() if each is None or each.rates[one.format]}
+                boards = {board: cost_of_candidate(one, made, target, each) for board, each in runs.items()}
                 times[one.name] = {board: timed.microseconds for board, timed in boards.items()}
             trials.append(CandidateTrial(one, loss, cost, change=judgment.change, metric=metric))
             found[one.name] = reporter.reference if one.form == "as-is" else reporter.figure(judged)
@@ -407,7 +409,9 @@ def main() -> int:
             if args.json is not None:
                 args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     beaten: list[str] = []
+    every = rows
     for board in boards:
+        rows = [row for row in every if not row["microseconds"] or board in row["microseconds"]]  # what it runs
         print(f"{board}\n{printed(rows, board)}\n{summary(rows, board)}")
         for beside in ("beside", "together"):
             how = "each by its own interval" if beside == "beside" else "by intervals that hold for all at once"

@@ -77,6 +77,28 @@ def test_without_int8_only_the_float_model_is_tried() -> None:
     assert [one.name for one in candidates_for(target("jetson-nano"), "best")] == ["fp16", "as-is"]
 
 
+@pytest.mark.parametrize(
+    ("place", "dla", "rest"),
+    [
+        ("rtx4090", False, ""),
+        ("rtx4090:rtx", False, ""),
+        ("thor", False, ""),
+        ("l4:10.13.3", False, "fp16"),
+        ("rtx4090:8.6.1", False, None),
+        ("orin-nano", False, None),
+        ("rtx3090", False, None),
+        ("orin:jp7.2.2", True, None),
+        ("11.4", False, None),
+    ],
+)
+def test_fp8_is_tried_on_boards_that_run_it(place: str, dla: bool, rest: str | None) -> None:
+    """Where the builder chooses types, FP8 is built from a typed file."""
+    found = [one for one in candidates_for(target(place, dla=dla), "fast") if one.format == "fp8"]
+    steps = [dict(step.options) for one in found for step in one.steps]
+    assert steps == ([] if rest is None else [{"format": "fp8", **({"rest": rest} if rest else {})}])
+    assert target(place, dla=dla).fp8 is bool(found)
+
+
 def test_a_typed_target_gets_its_float_model_by_amp() -> None:
     assert [step.verb for step in candidates_for(target("11.4"), "fast")[-2].steps] == ["amp"]
     assert not candidates_for(target("8.6"), "fast")[-2].steps

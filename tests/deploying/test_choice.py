@@ -72,6 +72,15 @@ def test_a_loss_of_few_samples_that_may_be_smaller_is_told_with_its_interval() -
     assert re.search(r"16 samples .*\(bad\) loses 0.2000$", reason)
 
 
+def test_the_formats_that_were_tried_are_named() -> None:
+    eight = trial("insert-fp8", 0.02, 9.0)
+    eight = replace(eight, candidate=replace(eight.candidate, format="fp8"))
+    assert choose([trial("auto", 0.03, 10.0), eight, FP16], 0.02)[0] is eight
+    assert choose([trial("auto", 0.03, 10.0), eight, FP16], 0.01)[1].startswith("no candidate in INT8 or FP8 loses")
+    dear = replace(eight, cost=DeployCost(30.0, 10, "forecast"))
+    assert choose([trial("auto", 0.0, 31.0), dear, FP16], None)[1].startswith("FP8 costs no less")
+
+
 def test_a_forecast_time_stands_beside_the_bytes() -> None:
     cost = DeployCost(13.34, 117, "forecast", microseconds=364.2)
     assert cost.with_time == "13.34 MB, 117 layers, 0.364 ms"

@@ -383,3 +383,28 @@ def test_a_model_that_gives_what_is_not_finite_in_fp32_is_refused(
     (line,) = capfd.readouterr().err.splitlines()
     assert f"m.onnx: the FP32 model gives {said} at the output y (batch from sample 0 on)" in line
     assert sorted(one.name for one in tmp_path.iterdir()) == ["d.npz", "m.onnx"]
+
+
+@pytest.mark.slow
+def test_fp8_is_kept_under_its_own_name(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of which nothing but FP8 is tried, for a version that builds FP8 from a typed file alone."""
+    module = import_module("qdqtool.workflows.deploy")
+    every = module.candidates_for
+    chosen = lambda *words: [one for one in every(*words) if one.format == "fp8"]  # noqa: E731
+    monkeypatch.setattr(module, "candidates_for", chosen)
+    text = """net (float[1,32,8,8] x) => (float[1,32,1,1] y) <float[32,32,3,3] w, float[32,32,1,1] v>
+{ c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) p = GlobalAveragePool(r) y = Conv(p, v) }"""
+    onnx.save(model_of(text, opset=13), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).normal(size=(16, 32, 8, 8)).astype(np.float32))
+    options = DeployOptions("rtx4090:10.13.3", effort="fast", progress=False)
+    result = deploy(tmp_path / "net.onnx", tmp_path / "data.npy", tmp_path / "out", options)
+    facts = facts_of(result)
+    assert (facts["kept"], facts["format"], facts["candidates"][0]["format"]) == ("insert-fp8", "fp8", "fp8")
+    assert re.search(r"^insert-fp8 +fp8 qdq ", (result.folder / "candidates.txt").read_text(), re.M)
+    script = (result.folder / "net.fp8.trtexec.sh").read_text()
+    assert "--onnx=net.fp8.onnx" in script and "--stronglyTyped" in script and "--int8" not in script
+    model = onnx.load(result.folder / "net.fp8.onnx")
+    assert any(one.data_type == onnx.TensorProto.FLOAT8E4M3FN for one in model.graph.initializer)
+    assert re.match(r"(INT8|FP8) .*\(.*; (INT8|FP8) \d\.\d\dx, ", result.verdict), "both in the first line"
+    again = run_again(result.folder, monkeypatch)
+    assert (again / "net.fp8.onnx").read_bytes() == (result.folder / "net.fp8.onnx").read_bytes()
