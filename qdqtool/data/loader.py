@@ -239,7 +239,7 @@ def _weight(file: Path) -> int | str:
 
 
 def _no_samples(source: SampleSource, each: int) -> QdqError:
-    few = f"not the {each} samples of one batch" if each > 1 else "no samples"
+    few = f"fewer than the {each} samples of one batch" if each > 1 else "no samples"
     return QdqError(
         source.where, f"gives {few}", "calibration needs data; a loader must return a fresh iterable on each call"
     )

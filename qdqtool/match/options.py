@@ -152,8 +152,8 @@ class PlanOptions(TargetOptions):
     attention: AttentionType = option(
         "auto",
         "--attention",
-        "attentions that are built as one INT8 kernel: quantized where data show that little is lost (auto, the"
-        " default), all of them, or none",
+        "attentions that are built as one kernel: quantized in the format of the pairs where data show that little is"
+        " lost (auto, the default), all of them (int8, also for FP8), or none",
         choices=get_args(AttentionType),
         group=ADVANCED,
     )

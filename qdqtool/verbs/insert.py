@@ -353,7 +353,7 @@ def _clean(
         refuse_typed(opened, f"{edits} edits FP32 weights")
     said = write_pairs(opened)
     has_pairs = bool(opened.view.pairs)
-    if any(row.blocks for row in formats_of(options.plan.format)) and not has_pairs:
+    if any(row.blocks for row in formats_of(options.plan.format)) and (data is not None or not has_pairs):
         refuse_typed(opened, f"--format {options.plan.format} stores the codes of FP32 weights")
     anew = options.requantize and has_pairs
     if has_pairs and not anew and options.plan.format == MIXED:

@@ -272,7 +272,7 @@ def test_numbers_that_leave_nothing(options: dict[str, int]) -> None:
 
 
 def test_limit_below_a_fixed_batch(tmp_path: Path) -> None:
-    assert "not the 3 samples" in refusal(npz(tmp_path, x=rows(9)), Input("x", (3, 2), F32), limit=2).reason
+    assert "than the 3 samples" in refusal(npz(tmp_path, x=rows(9)), Input("x", (3, 2), F32), limit=2).reason
 
 
 def test_no_samples(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,10 @@ def test_a_product_that_is_cut_into_operands_of_an_attention_stays_in_float_for_
         "w",
         "w2",
     ]
+
+
+def test_data_for_a_typed_model_are_refused_whether_or_not_it_has_pairs() -> None:
+    typed = insert(network(GRAPH), data=samples(), options=replace(NVFP4, rest="fp16")).model
+    with pytest.raises(QdqError, match="stores the codes of FP32 weights"):
+        insert(typed, data=samples(), options=NVFP4)
+    assert insert(typed, options=NVFP4).has_pairs
