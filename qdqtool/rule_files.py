@@ -115,7 +115,7 @@ def _is_words(value: object) -> bool:
 def _is_rule(rule: Mapping[str, Any]) -> bool:
     """Whether lists are lists of words and everything else is text, numbers only where a rule asks for one."""
     numbers, words = (
-        {"axis", "amax", "least", "most", "most_queries", "head_sizes"},
+        {"axis", "amax", "least", "least_queries", "most", "most_queries", "head_sizes"},
         {"ops", "text", "platforms", "formats"},
     )
     plain = (rule[key] for key in rule.keys() - words - numbers)

@@ -126,7 +126,8 @@ class AttentionForm(Fusion):
         int8: whether it is built as one INT8 kernel with all of its pairs.
         half: whether it is built as one kernel in FP16 without any.
         head_sizes: values of a head with which that is so.
-        least: tokens, at least, on either side.
+        least: keys, at least.
+        least_queries: queries, at least; as many as keys where a rule does not say.
         most: keys, at most.
         most_queries: queries, at most; as many as keys where a rule does not say.
         output: whether what comes out has to have a pair, too.
@@ -136,6 +137,7 @@ class AttentionForm(Fusion):
     half: bool = True
     head_sizes: tuple[int, ...] = ()
     least: int = 0
+    least_queries: int = 0
     most: int = 0
     most_queries: int = 0
     output: bool = True

@@ -178,7 +178,7 @@ def _fusion(path: Path, entry: Mapping[str, Any]) -> Fusion:
 
 
 def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
-    needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"most_queries"})
+    needed, more = frozenset({"head_sizes", "least", "most"}), frozenset({"least_queries", "most_queries"})
     common = common_words(path, entry, frozenset({"match", "int8"}), needed | more | {"half", "output"})
     output = choice(path, {"output": "pair", **entry}, "output", ("pair", "none")) != "none"
     int8 = choice(path, entry, "int8", ("one-kernel", "no")) != "no"
@@ -188,7 +188,8 @@ def _attention(path: Path, entry: Mapping[str, Any]) -> AttentionForm:
         todo = 'write head_sizes, least and most with int8 = "one-kernel", and none of them with "no"'
         raise QdqError(path, f"rule {common['name']!r}: has {', '.join(sorted(given)) or 'no sizes'}", todo)
     sizes = entry.get("head_sizes", [])
-    default = {"least": 0, "most": 0, "most_queries": entry.get("most", 0)}
+    default = {"least": 0, "most": 0}
+    default |= {f"{end}_queries": entry.get(end, 0) for end in ("least", "most")}
     numbers = {key: entry.get(key, value) for key, value in default.items()}
     every = [*numbers.values(), *(sizes if isinstance(sizes, list) else [sizes])]
     if any(type(number) is not int or number < 0 for number in every):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from qdqtool.decisions import Decisions
+from qdqtool.display import counted
 from qdqtool.formats import INT8, number_format
 from qdqtool.graph.shape_values import Shape
 from qdqtool.graph.shapes import known_shapes
@@ -198,11 +199,12 @@ def _size_obstacle(
         return f"heads of {min(heads)} and {max(heads)} values: {title} needs one size of {fitting}"
     if not heads <= set(form.head_sizes):
         return f"heads of {min(heads)} values: {title} needs {fitting}"
-    for what, tokens, most in (("tokens", keys, form.most), ("queries", queries, form.most_queries)):
+    sides = ("tokens", keys, form.least, form.most), ("queries", queries, form.least_queries, form.most_queries)
+    for what, tokens, least, most in sides:
         if tokens and max(tokens) > most:
             return f"{max(tokens)} {what}: {title} takes up to {most}"
-    if min(queries | keys, default=form.least) < form.least:
-        return f"{min(queries | keys)} token: {title} needs {form.least} or more"
+        if tokens and min(tokens) < least:
+            return f"{counted(min(tokens), 'token')}: {title} needs {least} or more"
     if not free:
         return f"its number of tokens is dynamic, and {title} takes up to {form.most}; --attention int8 quantizes it"
     return ""

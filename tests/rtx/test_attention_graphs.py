@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qdqtool import InsertOptions, insert
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
+from qdqtool.tensorrt_rtx.build import build_engine
+from tests.graphs import model_of
 from tests.rtx.attention_graphs import ATTENTIONS, AttentionCase
 from tests.rtx.measure import EVIDENCE, measured
 from tests.rtx.minimal_graphs import SMS
@@ -78,3 +81,18 @@ def test_what_insert_writes_is_one_int8_kernel(name: str) -> None:
     plan = PlanOptions("rtx", attention="int8", float_heads="none")
     done = insert(ATTENTIONS[name].plain(), options=InsertOptions(plan=plan))
     assert {(found["attentions"], found["f"]) for found in measured(done.model).values()} == {(1, "INT8")}
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(("queries", "keys"), [(16, 31), (2, 32)])
+def test_an_fp8_attention_is_one_kernel_from_32_keys_on(queries: int, keys: int) -> None:
+    sizes = {"a": (1, 2, queries, 16), "b": (1, 2, 16, keys), "c": (1, 2, keys, 16)}
+    inputs = ", ".join(f"float[{','.join(map(str, size))}] {name}" for name, size in sizes.items())
+    body = "q = Relu(a) k = Relu(b) v = Relu(c) s = MatMul(q, k) p = Softmax(s) o = MatMul(p, v) y = Relu(o)"
+    model = model_of(f"g ({inputs}) => (float[1,2,{queries},16] y) {{ {body} }}", 17)
+    plan = PlanOptions("rtx", format="fp8", attention="int8")
+    data = [{name: np.random.default_rng(0).random(size, np.float32) for name, size in sizes.items()}]
+    done = insert(model, data=data, options=InsertOptions(plan, keep_float=0, rest="fp16", allow_empty=True))
+    kinds = [layer.product_type for layer in build_engine(done.model).layers if "_mha" in layer.name]
+    assert [one.int8 for one in done.plan.attentions] == [keys >= 32]
+    assert kinds == (["FP8"] if keys >= 32 else ["FP16"])
