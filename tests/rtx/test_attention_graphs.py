@@ -95,4 +95,4 @@ def test_an_fp8_attention_is_one_kernel_from_32_keys_on(queries: int, keys: int)
     done = insert(model, data=data, options=InsertOptions(plan, keep_float=0, rest="fp16", allow_empty=True))
     kinds = [layer.product_type for layer in build_engine(done.model).layers if "_mha" in layer.name]
     assert [one.int8 for one in done.plan.attentions] == [keys >= 32]
-    assert kinds == (["FP8"] if keys >= 32 else ["FP16"])
+    assert kinds == ["FP8"] * (keys >= 32)
