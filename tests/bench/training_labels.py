@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`finetune --labels` of detectors: a recipe's own loss beside one command, labels beside none, losses beside PyTorch.
+"""`finetune --labels`: a recipe's own loss beside one command, labels beside none, losses beside PyTorch.
 
     python -m tests.bench.training_labels cells [--seeds 5] [--steps 80]
     python -m tests.bench.training_labels yolox [--steps 250]
+    python -m tests.bench.training_labels classes|half|faces|shapes [--seeds 2] [--steps 80]
     python -m tests.bench.training_labels losses                          # torch beside this project's packages
 
 `cells`: the blood-cell detector of `models/`, INT8 by the defaults of `insert`, then trained by `bccd_loss.py` and
 `bccd_targets.py`, and by `--labels` alone, which from the plain model gives the same bytes after the same `insert`;
-VOC AP on the 72 photographs of test, by seed. `yolox`:
-yolox_nano from two starts, by what it learns from; mAP on 128 COCO images, what it learns from are 48 others. `losses`:
-values and gradients of every loss of `box_losses.py` beside PyTorch's autograd; 1 where they differ by more than 1e-5
-of the largest. What was made below `--work` is not made again.
+VOC AP on the 72 photographs of test, by seed. `yolox`: yolox_nano from two starts, by what it learns from; mAP on 128
+COCO images, what it learns from are 48 others.
+
+The next four start from INT8 by the defaults of `insert`. `classes`: cifar_resnet20 on 500 images, without and with
+label smoothing and in half precision; top-1 on 500 others. `half`: the blood cells by `--labels` in half precision.
+`faces`: UltraFace (SSD) on 32 photographs; AP50 on 100 others. `shapes`: the bundled DETR on 256 scenes; AP on 500
+others by its own judge.
+
+`losses`: values and gradients of every loss of `box_losses.py` beside PyTorch's autograd; 1 where they differ by more
+than 1e-5 of the largest. What was made below `--work` is not made again.
 """
 
 from __future__ import annotations
@@ -20,8 +27,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.bench.accuracy_subjects import CIFAR_NORM as _CIFAR_NORM
+from tests.bench.accuracy_subjects import FACE_NAMES
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODELS = PROJECT / "models"
@@ -34,8 +46,8 @@ def main() -> int:
     """Print the tables that were asked for; 1 where a gradient is off."""
     shared = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared")) / "corpus"
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("part", choices=("cells", "yolox", "losses"))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("part", choices=("cells", "yolox", *_TABLES, "losses"))
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--corpus", type=Path, default=shared)
     parser.add_argument("--work", type=Path, default=Path("out/training_labels"))
@@ -44,7 +56,9 @@ def main() -> int:
         return losses()
     args.work.mkdir(parents=True, exist_ok=True)
     if args.part == "cells":
-        cells(args.corpus / "datasets/bccd/BCCD", args.work.resolve(), args.seeds, args.steps or 80)
+        cells(args.corpus / "datasets/bccd/BCCD", args.work.resolve(), args.seeds or 5, args.steps or 80)
+    elif args.part in _TABLES:
+        print_table(_TABLES[args.part](args.corpus, args.work.resolve()), args.work, args.seeds or 2, args.steps or 80)
     else:
         yolox(args.corpus, args.work.resolve(), args.steps or 250)
     return 0
@@ -97,6 +111,125 @@ def yolox(corpus: Path, work: Path, steps: int) -> None:
                 tuned = work / f"yolox_{start}_{len(words)}_{steps}_{rate:g}.onnx"
                 _make(tuned, "finetune", int8, *images, *words, "--steps", steps, "--relative-lr", rate)
                 print(f"| {start} | {name} | {rate:g} | {_value(tuned, 'map', *test):.3f} |", flush=True)
+
+
+# ------------------------------------------------------------------ tables: a model, and ways to train it
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, its training data with labels, ways to train it, and what judges the result."""
+
+    name: str
+    plain: Path
+    images: list[object]
+    labels: list[object]
+    ways: dict[str, list[object]]
+    judge: Callable[[Path], float]
+    metric: str
+
+
+def print_table(one: Trained, work: Path, seeds: int, steps: int) -> None:
+    """A row for FP32, INT8 and each way, a column for each seed."""
+    int8 = work.resolve() / f"{one.name}.onnx"
+    _make(int8, "insert", one.plain, *one.images)
+    print(f"{one.metric}: FP32 {one.judge(one.plain):.4f}, INT8 {one.judge(int8):.4f}\n")
+    print(f"| {steps} steps of 8 | {' | '.join(f'seed {seed}' for seed in range(seeds))} |\n|---|{'---|' * seeds}")
+    for number, (way, words) in enumerate(one.ways.items()):
+        found = []
+        for seed in range(seeds):
+            made = int8.with_name(f"{one.name}_{number}_{steps}_{seed}.onnx")
+            given = [] if way == "the float model" else one.labels
+            _make(made, "finetune", int8, *one.images, *given, *words, "--batch", 8, "--steps", steps, "--seed", seed)
+            found.append(f"{one.judge(made):.4f}")
+        print(f"| {way} | {' | '.join(found)} |", flush=True)
+
+
+_HALVES: dict[str, list[object]] = {
+    "labels": [],
+    "labels, `--precision fp16`": ["--precision", "fp16"],
+    "labels, `--precision bf16`": ["--precision", "bf16"],
+}
+
+
+def _classes(corpus: Path, work: Path) -> Trained:
+    import numpy as np
+
+    stored, known = np.load(corpus / "datasets/cifar10_1000.npz"), ["--preprocess", _CIFAR_NORM]
+    for name, part in (("train", slice(500)), ("test", slice(500, None))):
+        np.savez(work / f"cifar_{name}.npz", x=stored["x"][part], y=stored["y"][part])
+    smoothed: list[object] = ["--label", "logits:ce=smoothing=0.1"]
+    return Trained(
+        "resnet20",
+        corpus / "models/cifar_resnet20.onnx",
+        ["--data", work / "cifar_train.npz", *known],
+        ["--labels", "folders"],
+        {"the float model": [], "labels, smoothing 0.1": smoothed, **_HALVES},
+        lambda model: _value(model, "top1", "--data", work / "cifar_test.npz", *known),
+        "top-1",
+    )
+
+
+def _cells(corpus: Path, work: Path) -> Trained:
+    data, known = corpus / "datasets/bccd/BCCD", ["--preprocess", "yolox,interpolation=area"]
+    if not (work / "split").is_dir():
+        os.environ["BCCD"] = str(data)
+        subprocess.run([sys.executable, MODELS / "bccd.py", data, "--links", work / "split"], check=True)
+    labels = ["--labels", data / "Annotations"]
+    test = ["--data", work / "split/test", *labels, "--names", _CLASSES, *known, "--metric", "voc"]
+    return Trained(
+        "cells",
+        MODELS / "bccd_detector.onnx",
+        ["--data", work / "split/train", *known],
+        [*labels, "--eval-names", _CLASSES],
+        _HALVES,
+        lambda model: _value(model, "voc_ap", *test),
+        "VOC AP",
+    )
+
+
+def _faces(corpus: Path, work: Path) -> Trained:
+    data, known = corpus / "datasets", ["--preprocess", "ultraface"]
+    train, test, names = data / "facemask_calib32", data / "facemask_100", ["--names", FACE_NAMES]
+    judged = ["--data", test / "images", "--labels", test / "xml", *names, *known, "--score", 0.05, "--iou", 0.4]
+    return Trained(
+        "faces",
+        corpus / "models/ultraface_rfb320.onnx",
+        ["--data", train / "images", *known],
+        ["--labels", train / "xml", "--eval-names", FACE_NAMES],
+        {"the float model": [], "labels": [], "labels and the float model": ["--distill-weight", 1]},
+        lambda model: _value(model, "ap50", *judged),
+        "AP50",
+    )
+
+
+def _shapes(corpus: Path, work: Path) -> Trained:
+    import numpy as np
+
+    sys.path.insert(0, str(MODELS))
+    import shape_detections
+    import shape_scenes
+
+    scenes = shape_scenes.draw(204, 256)
+    np.savez(work / "scenes.npz", images=scenes["images"])
+    np.savez(work / "boxes.npz", **{name: scenes[name] for name in ("boxes", "labels", "scene")})
+    return Trained(
+        "shapes",
+        MODELS / "shapes_detr.onnx",
+        ["--data", work / "scenes.npz"],
+        ["--labels", work / "boxes.npz", "--eval-decoder", "rtdetr"],
+        {"the float model": [], "labels": [], "labels and the float model": ["--distill-weight", 1]},
+        lambda model: float(shape_detections.score(model)["ap50_95"]),
+        "AP50:95",
+    )
+
+
+_TABLES: dict[str, Callable[[Path, Path], Trained]] = {
+    "classes": _classes,
+    "half": _cells,
+    "faces": _faces,
+    "shapes": _shapes,
+}
 
 
 def _make(target: Path, verb: str, model: Path, *words: object) -> None:
