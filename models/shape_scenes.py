@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenes of one to four shapes with their boxes, drawn from a seed: what the small DETR finds. No file of them."""
+"""Scenes of one to four shapes with their boxes, drawn from a seed: what the small DETR finds. No file of them.
+
+python models/shape_scenes.py    (writes scenes_calib.npz and scenes_test.npz into the current folder, or that of --out)
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from shapes import SHAPES
+from shapes import SHAPES, write_arrays
 
 SIDE = 64
 NAMES = ("disk", "ring", "square", "triangle", "cross", "half disk")
@@ -86,3 +89,7 @@ def _ground(draws: np.random.Generator) -> Array:
         near = np.square(_AXIS - column) + np.square(_AXIS - row)[:, None] < reach**2
         ground[:, near] += draws.uniform(-0.4, 0.4, (3, 1))
     return ground.astype(np.float32)
+
+
+if __name__ == "__main__":
+    write_arrays("scenes", draw(*CALIB)["images"], draw(*TEST))

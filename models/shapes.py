@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of one shape each, drawn from a seed: what the vision transformer names. No file of them is kept."""
+"""Pictures of one shape each, drawn from a seed: what the vision transformer names. No file of them is kept.
+
+python models/shapes.py    (writes shapes_calib.npz and shapes_test.npz into the current folder, or that of --out)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,3 +90,18 @@ def _ground(draws: np.random.Generator, count: int) -> Array:
         )
         ground += near[:, None] * draws.uniform(-0.4, 0.4, (count, 3, 1, 1))
     return ground
+
+
+def write_arrays(stem: str, calib: Array, test: Mapping[str, Array]) -> None:
+    """Write the images to calibrate on, and those to judge by with their labels, into the folder of --out."""
+    parser = argparse.ArgumentParser(description=f"draw {stem}_calib.npz and {stem}_test.npz")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="default: the current folder")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(out / f"{stem}_calib.npz", images=calib)
+    np.savez_compressed(out / f"{stem}_test.npz", **test)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    pictures, names = draw(*TEST)
+    write_arrays("shapes", draw(*CALIB)[0], {"images": pictures, "y": names})

@@ -37,6 +37,18 @@ def named(model: onnx.ModelProto, images: Any) -> Any:
     return session.run(None, {"images": images})[0].argmax(1)
 
 
+def test_it_writes_the_arrays_that_verbs_read(
+    shapes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["shapes.py", "--out", str(tmp_path / "new")])
+    images, labels = shapes.draw(1, 2)
+    shapes.write_arrays("s", images, {"images": images, "y": labels})
+    assert [dict(np.load(tmp_path / "new" / f"s_{part}.npz")).keys() for part in ("calib", "test")] == [
+        {"images"},
+        {"images", "y"},
+    ]
+
+
 def test_the_file_passes_the_checker_and_is_small(models: Path) -> None:
     model = onnx.load(models / NAME)
     onnx.checker.check_model(model, full_check=True)
