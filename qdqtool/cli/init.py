@@ -11,7 +11,7 @@ from qdqtool.cli.output import print_json, print_lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the FP32 ONNX model")
-    parser.add_argument("folder", metavar="FOLDER", help="folder of images, and of labels if there are any")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of images, and of labels if there are any; or a .npz")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

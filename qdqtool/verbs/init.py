@@ -24,6 +24,7 @@ from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 
 FILE = "qdqtool.toml"
+_ARRAYS = (".npz", ".npy")
 _NAME_FILES = ("*.names", "classes.txt", "names.txt")
 # Key -> what stands in the file where nothing is known of it.
 _EXAMPLES = {
@@ -112,9 +113,14 @@ def init_project(model: str | Path, folder: str | Path, path: str | Path = FILE)
 
 
 def _data_of(folder: Path) -> Path:
-    """The images of a folder: its own, those of its only folder with images, of class folders; or its only .npz."""
+    """The images of a folder: its own, those of its only folder with images, of class folders; or its only .npz.
+
+    A file of arrays is the data itself.
+    """
+    if folder.is_file() and folder.suffix in _ARRAYS:
+        return folder
     if not folder.is_dir():
-        raise QdqError(folder, "is not a folder", "give the folder that holds images, or a .npz")
+        raise QdqError(folder, "is neither a folder nor a .npz", "give the folder that holds images, or a .npz")
     if images_in(folder):
         return folder
     below = [one for one in sorted(folder.iterdir()) if one.is_dir() and find_images(one) is not None]
@@ -123,7 +129,8 @@ def _data_of(folder: Path) -> Path:
         raise QdqError(folder, f"holds images in several folders: {listed}", "give one of them")
     arrays = sorted(folder.glob("*.npz"))
     if not below and len(arrays) != 1:
-        raise QdqError(folder, f"holds no images and {len(arrays) or 'no'} .npz", "give the folder of the data")
+        todo = f"give one of {', '.join(one.name for one in arrays)}" if arrays else "give the folder of the data"
+        raise QdqError(folder, f"holds no images and {len(arrays) or 'no'} .npz", todo)
     return (below[0] if len(below) == 1 else folder) if below else arrays[0]
 
 

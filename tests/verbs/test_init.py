@@ -104,11 +104,15 @@ def test_arrays_and_class_folders(model: Path) -> None:
     assert init_project(model, "set", "one.toml").values["data"] == "set"
     Path("arrays").mkdir()
     np.savez("arrays/d.npz", x=np.zeros((2, 4, 8, 8), np.float32))
-    assert init_project(model, "arrays", "two.toml").values["data"] == str(Path("arrays/d.npz"))
+    for name, given in (("two.toml", "arrays"), ("three.toml", "arrays/d.npz")):
+        assert init_project(model, given, name).values["data"] == str(Path("arrays/d.npz"))
+    np.savez("arrays/e.npz", x=np.zeros((2, 4, 8, 8), np.float32))
+    with pytest.raises(QdqError, match=r"give one of d\.npz, e\.npz"):
+        init_project(model, "arrays", "four.toml")
 
 
 def test_what_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(run(capsys, "init", model, "nowhere"), "nowhere: is not a folder")
+    refused(run(capsys, "init", model, "nowhere"), "nowhere: is neither a folder nor a .npz")
     Path("set").mkdir()
     refused(run(capsys, "init", model, "set"), "set: holds no images and no .npz")
     write_images(Path("set/train/cat"), "a.png")
