@@ -63,6 +63,11 @@ def after_cache(
             ]
         in_int8 = "this trtexec takes no names of layers and builds them in INT8"
         return [f"{counted(lost, 'layer')} should stay in float; {in_int8}, a script of Polygraphy in float", step]
+    if "deepstream" in emitted:
+        return [
+            f"Gst-nvinfer builds the engine by {emitted['deepstream']} at its first start, without FP16",
+            f"for a script that builds it before that, with FP16: {again(args, '--emit', 'trtexec')}",
+        ]
     words = trtexec_arguments(job)
     blank = [] if any(word.startswith("--shapes=") for word in words) else blank_shape_words(job.inputs, data)
     return [*where_trtexec_is(version, args), *build_lines([*words, *blank])]

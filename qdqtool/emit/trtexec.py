@@ -109,14 +109,14 @@ def _warnings(job: EmitJob, words: list[str]) -> Iterator[str]:
 
 
 def _in_float_anyway(job: EmitJob) -> str:
-    """How many of the layers that cannot be kept in float are so for want of a scale."""
-    scaled = sum(any(name in job.scales for name in layer.outputs) for layer in job.layers)
-    others = len(job.layers) - scaled
+    """Which of the layers that cannot be kept in float run in INT8, and how many are in float for want of a scale."""
+    scaled = [layer for layer in job.layers if any(name in job.scales for name in layer.outputs)]
     if not scaled:
-        return f"nothing that they give has a scale in {job.cache}: TensorRT runs them in float by itself"
-    if not others:
-        return f"what these layers give has scales in {job.cache}, so they run in INT8 here"
-    return f"{scaled} of them give tensors with a scale, and run in INT8 here; {others} have none, and run in float"
+        return f"none of their outputs has a scale in {job.cache}: TensorRT runs them in float"
+    names = ", ".join(layer.name or layer.node for layer in scaled)
+    others = len(job.layers) - len(scaled)
+    in_float = f"; {others} without a scale run in float" if others else ""
+    return f"outputs with scales in {job.cache} make TensorRT run these in INT8: {names}{in_float}"
 
 
 def _remarks(job: EmitJob, words: list[str]) -> Iterator[str]:

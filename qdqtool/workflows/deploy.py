@@ -360,9 +360,12 @@ class _Deployment:
             notes += [why_not] if why_not else []
         warning = ""
         if self._options.max_loss is None and not candidate.is_float and word == "much":
-            said = loss_in_words(self.metric, loss, judge.count)
-            how, kept = "" if judge.chosen.labeled else "; --labels gives the loss of the task", candidate.title
-            warning = f"{kept} may lose much: {said}{how}; --max-loss X keeps {kept} only where it loses at most X"
+            said, kept = loss_in_words(self.metric, loss, judge.count), candidate.title
+            how = "" if judge.chosen.labeled else "; --labels gives the loss of the task"
+            first = "" if judge.chosen.labeled else "without labels: "
+            warning = (
+                f"{first}{kept} may lose much: {said}{how}; --max-loss X keeps {kept} only where it loses at most X"
+            )
         labeled = judge.chosen.labeled
         return Outcome(
             loss, word, judge.reference.value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from qdqtool.cache.text import read_cache
 from qdqtool.deploying.candidates import SHUFFLES, DeployCandidate
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import DeployTarget, dla_report
@@ -19,8 +20,10 @@ def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarge
     """What a candidate leaves in float and, for a DLA, to the GPU."""
     view = open_fp32(made.model).view
     in_float: dict[str, str] = {}
-    if candidate.form == "cache":
-        in_float = {layer.name or layer.node: layer.why for layer in made.layers}
+    if made.cache is not None:  # as the script for trtexec builds it
+        told, scales = made.told_to(target.version), read_cache(made.cache).entries
+        floats = [one for one in made.layers if one in told or not any(name in scales for name in one.outputs)]
+        in_float = {layer.name or layer.node: layer.why for layer in floats}
     elif candidate.form == "qdq":
         in_float = {node.name: made.refused.get(node.name, "its weight has no Q/DQ") for node in float_products(view)}
     if target.kind != "dla":

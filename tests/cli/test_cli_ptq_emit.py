@@ -82,6 +82,14 @@ def test_a_configuration_of_gst_nvinfer_names_the_layers_itself(
     assert "too many" in run(capsys, *words, *GPU, "8502").out
 
 
+def test_gst_nvinfer_builds_by_its_configuration(words: tuple[str, ...], capsys: Capsys) -> None:
+    """A line of trtexec was printed, whose engine nobody had asked for."""
+    lines = run(capsys, *words, *GPU, "8502", "--emit", "deepstream").out.splitlines()
+    assert "m.deepstream.txt" in lines[-2] and not any("next: " in line for line in lines)
+    again = shlex.split(lines[-1].partition(": ")[2])
+    assert again == ["qdqtool", *words, *GPU, "8502", "--emit", "deepstream", "--emit", "trtexec"]
+
+
 def test_where_trtexec_is_too_old_the_next_step_is_what_can_be_told(words: tuple[str, ...], capsys: Capsys) -> None:
     said = run(capsys, *words, *GPU, "8201", "--emit", "trtexec")
     step = shlex.split(said.out.splitlines()[-1])

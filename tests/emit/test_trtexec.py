@@ -86,15 +86,15 @@ def test_a_trtexec_that_is_too_old_says_so_and_is_told_nothing(version: str) -> 
 
 def test_a_script_says_which_layers_run_in_float_without_being_told_so() -> None:
     """`cannot keep 11 layers in float` stood alone in the script, though none of them had a scale."""
-    assert re.search("# 1 of them .*INT8 here; 1 have none", said(job_of("7.1.3")))
+    assert re.search("in m.cache .*INT8: [a-z]+; 1 without a scale", said(job_of("7.1.3")))
     alone = said(job_of("7.1.3", scales={}))
-    assert "in m.cache: TensorRT runs" in alone
+    assert "in m.cache: TensorRT runs them in float" in alone
     assert "has a scale" not in said(job_of("8.5.2")) and "has a scale" not in said(job_of("7.1.3", layers=()))
 
 
 def test_a_script_says_that_all_float_layers_with_scales_run_in_int8() -> None:
     job = job_of("7.1.3", layers=(layer("head"),))
-    assert "run in INT8" in said(job) and "by itself" not in said(job)
+    assert "these in INT8: head" in said(job) and "run in float" not in said(job)
 
 
 def test_the_script_that_tells_all_is_named_where_it_is_written() -> None:

@@ -165,7 +165,9 @@ def test_int8_that_loses_a_lot_is_kept_with_a_warning(
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
     facts = json.loads((tmp_path / "out" / "deploy.json").read_text())
     assert said == [f"warning: {facts['warning']}"] and said[0] in (tmp_path / "out" / "candidates.txt").read_text()
-    assert said[0].startswith("warning: INT8 may lose much: top-1 agreement with FP32 loss 0.3333 (95 %: ")
+    assert said[0].startswith(
+        "warning: without labels: INT8 may lose much: top-1 agreement with FP32 loss 0.3333 (95 %: "
+    )
     assert re.search("--labels .*--max-loss X ", said[0])
     assert facts["form"] == "cache" and facts["max_loss"] is None and facts["loss_word"] == "much"
 

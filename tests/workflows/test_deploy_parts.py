@@ -27,6 +27,7 @@ from qdqtool.verbs.simulate_options import SimulateOptions
 from qdqtool.workflows import deploy_cost
 from qdqtool.workflows.deploy_cost import cost_of_candidate
 from qdqtool.workflows.deploy_files import peel_kinds, write_other_build, write_package, write_recipe
+from qdqtool.workflows.deploy_layers import layers_left
 from qdqtool.workflows.deploy_other_builds import added_layers_note
 from qdqtool.workflows.deploy_split import split_data
 from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
@@ -292,6 +293,7 @@ def test_a_head_is_judged_as_trtexec_builds_it(here: Path, tmp_path: Path, place
     assert to.version is not None
     candidate, peeled = made(tmp_path, tmp_path, place, "insert-gpu", dla=True)
     assert [one.node for one in peeled.layers] == ["y"] and bool(peeled.told_to(to.version)) is told
+    assert bool(layers_left(candidate, peeled, to).in_float) is told, "trtexec before 8.4 builds it in INT8"
     cost = cost_of_candidate(candidate, peeled, to)
     assert (cost.layers, cost.told) == ((1, 1) if told else (0, 0))
     assert cost.order[-1] == cost.on_gpu, "what is kept for accuracy makes it no dearer"
