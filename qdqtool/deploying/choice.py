@@ -165,7 +165,6 @@ class CandidateTrial:
         return {
             "name": self.candidate.name,
             "form": self.candidate.form,
-            "format": None if self.candidate.is_float else self.candidate.format,
             "why": self.candidate.why,
             "steps": steps,
             "loss": None if self.loss is None else figure_json(self.loss),

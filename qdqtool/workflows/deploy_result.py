@@ -163,5 +163,6 @@ def legend(trials: tuple[CandidateTrial, ...]) -> list[str]:
 
 
 def trials_json(trials: tuple[CandidateTrial, ...]) -> list[dict[str, Any]]:
-    """Candidates as JSON."""
-    return [one.to_json() for one in trials]
+    """Candidates as JSON, with the number format of each."""
+    formats = [None if one.candidate.is_float else one.candidate.format for one in trials]
+    return [{**one.to_json(), "format": format_} for one, format_ in zip(trials, formats, strict=True)]
