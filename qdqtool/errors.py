@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import re
+
 # What one line of output may hold. A message with six names of 200 letters has room; one name of 100 kB has not.
 MAX_LINE = 2000
+# An option of the command line, and what ends the text that speaks of options: a command that can be typed.
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])")
+_COMMAND = re.compile(r"\bqdqtool [a-z]|\bpip install ")
+_PARAMETERS = {"for": "place", "max-data": "max_bytes"}  # whose names differ by more than the dashes
 
 
 class QdqError(Exception):
     """A fault in the input or the request: where it is, what it is, what to do.
 
-    The command line prints it as ``qdqtool: error: <where>: <reason>; <what to do>`` and exits with `exit_code`.
+    The command line prints it as ``qdqtool: error: <where>: <reason>; <what to do>`` and exits with `exit_code`. In
+    Python, `str` adds the parameters that are meant by the options in it.
     """
 
     exit_code = 2
@@ -20,6 +27,13 @@ class QdqError(Exception):
         self.reason = reason
         self.todo = todo
         super().__init__(self.line())
+
+    def __str__(self) -> str:
+        """The message, and what its options are called in Python."""
+        parts = (_COMMAND.split(part)[0] for part in (self.where, self.reason, self.todo))
+        options = dict.fromkeys(name for part in parts for name in _OPTION.findall(part))
+        names = [_PARAMETERS.get(name, name.replace("-", "_")) for name in options]
+        return self.line() + (f" (in Python: {', '.join(names)})" if names else "")
 
     def line(self) -> str:
         """The message on one line that a terminal can show: see `printable`; parts are cut where all are too long."""

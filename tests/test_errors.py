@@ -45,3 +45,17 @@ def test_the_parts_share_a_line() -> None:
     """What is short is kept whole: the command of the next step, above all."""
     line = QdqError("m.onnx", "r" * 5000, "qdqtool lint m.onnx").line()
     assert line.startswith("m.onnx: rrr") and line.endswith("; qdqtool lint m.onnx") and len(line) < MAX_LINE + 60
+
+
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        (("--max-loss", "is -1", "give 0 or more"), " (in Python: max_loss)"),
+        (("--for nowhere", "is no board", "leave --dla out"), " (in Python: place, dla)"),
+        (("m.onnx", "has Q/DQ already", "run qdqtool insert m.onnx --requantize"), ""),
+        (("m.onnx", "has no --layerPrecisions", ""), ""),
+    ],
+)
+def test_python_is_told_the_parameters_that_options_stand_for(parts: tuple[str, str, str], names: str) -> None:
+    error = QdqError(*parts)
+    assert str(error) == error.line() + names
