@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import queue
 import signal
@@ -331,6 +332,15 @@ def test_the_command_starts_workers_that_write_the_file_of_one(reducer: str, qua
     printed = command(*tuning(quantized, two, "--steps", 12, "--workers", 2, "--reducer", reducer))
     assert one.read_bytes() == two.read_bytes() != quantized.read_bytes()
     assert "two.onnx" in printed and printed.count("gradients by") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_a_benchmark_measures_one_worker_and_several(reducer: str, quantized: Path) -> None:
+    words = ("--benchmark", 3, "--batch", 4, "--workers", 2, "--reducer", reducer, "--json")
+    rows = json.loads(command("finetune", quantized, *words))["rows"]
+    assert [row["workers"] for row in rows] == [1, 2]
+    assert rows[0]["shares"]["exchange"] == 0 < rows[1]["shares"]["exchange"] < 1
 
 
 @pytest.mark.slow
