@@ -127,6 +127,7 @@ class Trained:
     ways: dict[str, list[object]]
     judge: Callable[[Path], float]
     metric: str
+    batch: str = "--batch"  # or `--grad-accum`, where the model fixes its batch
 
 
 def print_table(one: Trained, work: Path, seeds: int, steps: int) -> None:
@@ -140,7 +141,7 @@ def print_table(one: Trained, work: Path, seeds: int, steps: int) -> None:
         for seed in range(seeds):
             made = int8.with_name(f"{one.name}_{number}_{steps}_{seed}.onnx")
             given = [] if way == "the float model" else one.labels
-            _make(made, "finetune", int8, *one.images, *given, *words, "--batch", 8, "--steps", steps, "--seed", seed)
+            _make(made, "finetune", int8, *one.images, *given, *words, one.batch, 8, "--steps", steps, "--seed", seed)
             found.append(f"{one.judge(made):.4f}")
         print(f"| {way} | {' | '.join(found)} |", flush=True)
 
@@ -200,6 +201,7 @@ def _faces(corpus: Path, work: Path) -> Trained:
         {"the float model": [], "labels": [], "labels and the float model": ["--distill-weight", 1]},
         lambda model: _value(model, "ap50", *judged),
         "AP50",
+        "--grad-accum",
     )
 
 
