@@ -71,7 +71,7 @@ def parse_names(text: str) -> Names:
         QdqError: an unreadable file, no class, a word given twice.
     """
     path = Path(text)
-    if "," not in text and "=" not in text and (path.suffix or path.is_file()):
+    if "," not in text and "=" not in text and (path.suffix or _is_file(path)):
         return names_of(_lines(path), path)
     return names_of([part.strip() for part in text.split(",")], "--names")
 
@@ -98,6 +98,13 @@ def names_of(classes: Sequence[str], where: object = "--names") -> Names:
     if not shown:
         raise QdqError(where, "names no class", _HINT)
     return Names(tuple(shown), words)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a word that is longer than a file's name may be
+        return False
 
 
 def _lines(path: Path) -> list[str]:

@@ -217,6 +217,11 @@ class _HeadWalk:
         wide = [node for node in self.terminals if self.sizes.made_by_weight(node) == 4]
         return {node.key for node in wide if self.last.is_over_sequence(node)}
 
+    @cached_property
+    def class_maps(self) -> bool:
+        """Whether the terminals give classes of pixels, by their width and by what is done with them."""
+        return self.last.give_class_maps(self.terminals, self.met)
+
     def tail(self, start: Node) -> _Tail:
         """Follow the values of an operator to every output and marker, not through another weighted operator."""
         tail = _Tail()
@@ -346,6 +351,6 @@ def _label(walk: _HeadWalk, node: Node, tail: _Tail) -> tuple[Label, str]:
         return "last layer", f"features after a normalization: {ways}"
     if walk.last.gives_classes_of_tokens(node, tail.ops, walk.boxes):
         return "last layer", f"classes of each token or query: {ways}"
-    if walk.last.gives_class_map(walk.terminals, walk.met, tail.ends):
+    if walk.class_maps and all(map(walk.last.is_fine, tail.ends)):
         return "last layer", f"classes or features of each pixel: {ways}"
     return "regression", f"unbounded: {ways}"

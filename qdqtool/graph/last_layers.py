@@ -76,15 +76,13 @@ class LastLayers:
             return False
         return self.reads_tokens or bool(set(boxes) - {node.key})
 
-    def gives_class_map(self, nodes: Collection[Node], ops: Collection[str], outputs: Iterable[str]) -> bool:
-        """Whether raw maps are classes of each pixel, as a segmentation gives them."""
+    def give_class_maps(self, nodes: Collection[Node], ops: Collection[str]) -> bool:
+        """Whether raw maps are as wide as classes of each pixel, as a segmentation gives them."""
         widths = {self.sizes.made_by_weight(node) if node.op == "Conv" else None for node in nodes}
         width = widths.pop() if len(widths) == 1 else None
-        if width is None or width < _CLASSES or not set(ops) <= self.rules.maps:
-            return False
-        return all(self._is_fine(name) for name in outputs)
+        return width is not None and width >= _CLASSES and set(ops) <= self.rules.maps
 
-    def _is_fine(self, output: str) -> bool:
+    def is_fine(self, output: str) -> bool:
         """Whether a map has a value for each few pixels of the input."""
         images = [name for name in self.view.inputs if self.sizes.rank(name) == 4]
         rows = self.sizes.size(output, 2) if self.sizes.rank(output) == 4 else None

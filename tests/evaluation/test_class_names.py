@@ -17,6 +17,10 @@ def test_a_list_numbers_the_classes_in_order() -> None:
     assert [names.number("x", word) for word in ("car", "Traffic Light", " person ")] == [0, 1, 2]
 
 
+def test_a_class_may_have_a_name_that_no_file_has() -> None:
+    assert parse_names("a" * 300).shown == ("a" * 300,)
+
+
 def test_several_words_may_mean_one_class_and_some_none() -> None:
     names = parse_names("face=with_mask|without_mask,none=poster|statue,hand")
     assert names.shown == ("face", "hand")

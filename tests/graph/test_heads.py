@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from qdqtool.graph.channels.sizes import TensorSizes
 from qdqtool.graph.heads import Head, find_heads, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.rulebook import load_rules
 from tests.graphs import view_of
@@ -230,3 +231,19 @@ def test_what_a_body_multiplies_is_behind_the_convolution_before_it() -> None:
 )
 def test_raw_values_show_no_box(text: str, decoded: dict[str, bool]) -> None:
     assert {key: head.decoded for key, head in heads_of(text).items()} == decoded
+
+
+def test_heads_are_found_in_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many heads that one Concat reads asks for the sizes of its own neighborhood."""
+    asked = list[str]()
+    real, weight = TensorSizes.size, TensorSizes.made_by_weight
+    monkeypatch.setattr(TensorSizes, "size", lambda self, *of: asked.append("size") or real(self, *of))
+    monkeypatch.setattr(TensorSizes, "made_by_weight", lambda self, node: asked.append("weight") or weight(self, node))
+    counts = []
+    for heads in (50, 100):
+        asked.clear()
+        steps = " ".join(f"a{i} = Conv(x, w) b{i} = Relu(a{i})" for i in range(heads))
+        names = ", ".join(f"b{i}" for i in range(heads))
+        assert len(heads_of(net(f"{steps} z = Concat<axis = 2>({names})"))) == heads
+        counts.append(len(asked))
+    assert counts[1] < 2.5 * counts[0]

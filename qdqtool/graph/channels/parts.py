@@ -32,6 +32,7 @@ class PartFollower:
 
     def __init__(self, sizes: TensorSizes) -> None:
         self.sizes = sizes
+        self._ends: dict[str, list[int | None]] = {}
 
     def follow(self, use: Use, part: Part) -> list[ChannelStep]:
         """The outputs of a node that hold values of a part of the input that is read at `use`."""
@@ -53,13 +54,27 @@ class PartFollower:
         node = use.node
         axis = self.sizes.axis(node, node.outputs[0])
         rest = tuple(span for span in part if span[0] != axis)
-        sizes = [None if axis is None else self.sizes.size(name, axis) for name in node.inputs]
-        before = sizes[: use.index + 1]
-        if axis is None or any(size is None for size in before):
-            return rest if axis is not None else ()
-        offset = sum(size or 0 for size in before[:-1])
-        first, last = _span(part, axis) or (0, before[-1] or 0)
+        if axis is None:
+            return ()
+        end = self._ends_of(node, axis)[use.index]
+        if end is None:
+            return rest
+        width = self.sizes.size(node.inputs[use.index], axis) or 0
+        offset = end - width
+        first, last = _span(part, axis) or (0, width)
         return tuple(sorted((*rest, (axis, first + offset, last + offset))))
+
+    def _ends_of(self, node: Node, axis: int) -> list[int | None]:
+        """Where each input of a Concat ends in its output; None where a size up to there is unknown."""
+        if node.key not in self._ends:
+            ends: list[int | None] = []
+            end: int | None = 0
+            for name in node.inputs:
+                size = self.sizes.size(name, axis)
+                end = None if end is None or size is None else end + size
+                ends.append(end)
+            self._ends[node.key] = ends
+        return self._ends[node.key]
 
     def _sliced(self, node: Node, part: Part) -> list[ChannelStep]:
         bounds = self.sizes.bounds(node)
