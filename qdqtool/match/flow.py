@@ -65,7 +65,7 @@ class Flow:
 
     def crosses(self, use: Use) -> bool:
         """Whether what a node reads there is handed on by it."""
-        return self.moves(use.node) and use.index in value_inputs(use.node)
+        return self.moves(use.node) and (use.index == 0 or joins(use.node)) and bool(use.node.inputs[use.index])
 
     def sources(self, node: Node) -> list[Use]:
         """The reads of a moving operator whose values it hands on."""
