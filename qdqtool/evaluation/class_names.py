@@ -103,8 +103,8 @@ def names_of(classes: Sequence[str], where: object = "--names") -> Names:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a word that is longer than a file's name may be
-        return False
+    except OSError:  # longer than a file's name may be: reading it says so
+        return True
 
 
 def _lines(path: Path) -> list[str]:

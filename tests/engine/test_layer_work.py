@@ -130,12 +130,12 @@ def test_the_work_of_built_layers_is_of_their_types_and_sizes() -> None:
 
 
 PACKED = "t = MatMul(x, wp) r = Reshape(t, five) p = Transpose<perm=[2,0,3,1,4]>(r) qt = Gather<axis=0>(p, i0) kn = Gather<axis=0>(p, i1) vt = Gather<axis=0>(p, i2) kt = Transpose<perm=[0,1,3,2]>(kn)"
-CUT = "float[32,96] wp, int64[5] five = {1,12,3,2,16}, int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2}"
+CUT = "float[32,96] wp, int64[5] five = {1,32,3,2,16}, int64 i0 = {0}, int64 i1 = {1}, int64 i2 = {2}"
 
 
 def packed(*, fp8: bool = False) -> list[LayerWork]:
     """The kernels of an attention after one packed product, on TensorRT for RTX."""
-    model = model_of(f"g (float[1,12,32] x) => (float[1,12,8] y) <{WEIGHTS}, {CUT}> {{ {PACKED} {CORE} {BEHIND} }}")
+    model = model_of(f"g (float[1,32,32] x) => (float[1,32,8] y) <{WEIGHTS}, {CUT}> {{ {PACKED} {CORE} {BEHIND} }}")
     if fp8:
         plan = PlanOptions("rtx", format="fp8", attention="int8", float_heads="none")
         model = insert(model, options=InsertOptions(plan)).model
@@ -147,7 +147,7 @@ def packed(*, fp8: bool = False) -> list[LayerWork]:
 def test_rtx_cuts_a_packed_float_product_by_a_kernel_for_each_operand_and_codes_by_one() -> None:
     half, fp8 = packed(), packed(fp8=True)
     assert kinds(half) == ["product", "kernel", "kernel", "kernel", "attention", "product", "product"]
-    assert [layer.moved for layer in half[1:4]] == [2 * 2 * 12 * 32] * 3
+    assert [layer.moved for layer in half[1:4]] == [2 * 2 * 32 * 32] * 3
     assert [layer.layers for layer in half[1:4]] == [1, 0, 0]
     assert kinds(fp8)[:4] == ["kernel", "product", "kernel", "attention"]
 

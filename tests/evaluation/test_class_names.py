@@ -17,8 +17,9 @@ def test_a_list_numbers_the_classes_in_order() -> None:
     assert [names.number("x", word) for word in ("car", "Traffic Light", " person ")] == [0, 1, 2]
 
 
-def test_a_class_may_have_a_name_that_no_file_has() -> None:
-    assert parse_names("a" * 300).shown == ("a" * 300,)
+def test_a_word_that_is_longer_than_a_file_name_may_be_is_an_error() -> None:
+    with pytest.raises(QdqError, match="cannot be read"):
+        parse_names("a" * 300)
 
 
 def test_several_words_may_mean_one_class_and_some_none() -> None:

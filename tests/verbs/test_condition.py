@@ -53,7 +53,18 @@ def test_writes_beside_the_model_and_says_what_it_did(folder: Path, capsys: pyte
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "--float-heads", "none", "--steps", "smooth", "--json", "-o", str(folder / "c.onnx")) == 0
     document = json.loads(capsys.readouterr().out)
-    assert list(document) == ["file", "samples", "method", "edits", "left", "predicted", "kept", "moved", "notes"]
+    assert list(document) == [
+        "schema",
+        "file",
+        "samples",
+        "method",
+        "edits",
+        "left",
+        "predicted",
+        "kept",
+        "moved",
+        "notes",
+    ]
     assert [edit["site"] for edit in document["edits"]] == ["m1"]
     assert document["samples"] == 6
     assert document["kept"]["y"]["relative"] < 1e-6
