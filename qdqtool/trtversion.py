@@ -22,6 +22,7 @@ _TODO = "give a version such as 8502, 8.5.2, jp5.1.2 or drive6.0.9"
 _HEADER = re.compile(r"TRT-(\d+)(?:-\w+)?", re.ASCII)
 _PLATFORM = re.compile(r"(jp|jetpack|drive(?:[ _-]?os)?)[ _-]?(\d{1,3}(?:\.\d{1,3}){1,3})[ _-]?(dp)?", re.ASCII | re.I)
 _SERIES = re.compile(r"(jp|jetpack|drive(?:[ _-]?os)?)[ _-]?(\d{1,2})", re.ASCII | re.I)
+CACHE_TO_QDQ = "use qdqtool graft, which puts the scales of a cache into a model"
 _CLAUSE = re.compile(r"\s*(>=|<=|==|!=|>|<)\s*(\d{1,4}(?:\.\d{1,4}){0,2})\s*", re.ASCII)
 COMPARE: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
     ">=": operator.ge,
@@ -210,8 +211,8 @@ def in_range(version: TrtVersion | tuple[int, int, int], spec: str) -> bool:
     return verdict
 
 
-def require_caches(version: TrtVersion) -> None:
-    """Refuse a version that reads no calibration caches.
+def require_caches(version: TrtVersion, todo: str = "use qdqtool insert") -> None:
+    """Refuse a version that reads no calibration caches; `todo` is what the caller's user does instead.
 
     Raises:
         QdqError: TensorRT 11 or later.
@@ -220,7 +221,7 @@ def require_caches(version: TrtVersion) -> None:
         raise QdqError(
             f"TensorRT {version.text}",
             "reads no calibration caches (10.16 was the last), only Q/DQ models",
-            "use qdqtool insert",
+            todo,
         )
 
 

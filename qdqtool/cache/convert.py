@@ -28,7 +28,7 @@ from qdqtool.cache.polygraphy_ranges import is_ranges_script, read_polygraphy, w
 from qdqtool.cache.retarget import retarget
 from qdqtool.cache.text import MAX_BYTES, Cache, format_cache, parse_cache, read_bytes, read_cache
 from qdqtool.errors import QdqError
-from qdqtool.trtversion import TrtVersion, require_caches
+from qdqtool.trtversion import CACHE_TO_QDQ, TrtVersion, require_caches
 
 _HEADERS = ("TRT-", "version https://git-lfs")
 
@@ -126,7 +126,7 @@ def with_version(cache: Cache, version: TrtVersion | None, target: Target, where
         if target == "trt" and not cache.header:
             raise QdqError(where, "does not say for which TensorRT it is", "give one with --trt-version")
         return cache
-    require_caches(version)
+    require_caches(version, CACHE_TO_QDQ)
     if cache.header:
         return retarget(cache, version, where)
     named = Cache.of(version, cache.entries)

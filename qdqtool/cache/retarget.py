@@ -12,7 +12,7 @@ from qdqtool.cache.check import MADE_UP
 from qdqtool.cache.text import ENTROPY, ENTROPY_2, LEGACY, Cache
 from qdqtool.errors import QdqError
 from qdqtool.options import converted
-from qdqtool.trtversion import TrtVersion, parse, require_caches
+from qdqtool.trtversion import CACHE_TO_QDQ, TrtVersion, parse, require_caches
 
 
 def retarget(cache: Cache, version: TrtVersion | str, where: object = "cache") -> Cache:
@@ -32,7 +32,7 @@ def retarget(cache: Cache, version: TrtVersion | str, where: object = "cache") -
         QdqError: TensorRT 11 or later, which reads no caches, or a cache of the legacy calibrator.
     """
     version = converted(version, TrtVersion, parse, "version")
-    require_caches(version)
+    require_caches(version, CACHE_TO_QDQ)
     if cache.algorithm == LEGACY:
         reason = "holds scales of the legacy calibrator, which no header of a later TensorRT can express"
         raise QdqError(where, reason, "calibrate again for EntropyCalibration2")

@@ -19,7 +19,7 @@ from qdqtool.cache.sidecar import check_place, read_sidecar, sidecar_path, sourc
 from qdqtool.cache.text import Cache, format_cache, read_cache
 from qdqtool.errors import QdqError
 from qdqtool.files import FileSet, check_outputs
-from qdqtool.trtversion import TrtVersion, require_caches
+from qdqtool.trtversion import CACHE_TO_QDQ, TrtVersion, require_caches
 
 _Path = str | os.PathLike[str]
 
@@ -51,7 +51,7 @@ def retarget_file(path: _Path, version: TrtVersion, output: _Path) -> Stored:
     Raises:
         QdqError: as `read_cache`, `retarget` and `write`; nothing is written then.
     """
-    require_caches(version)
+    require_caches(version, CACHE_TO_QDQ)
     source = read_cache(path)
     cache = retarget(source, version, path)
     notes = cautions(source, version)

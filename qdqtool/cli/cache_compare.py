@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from qdqtool.cache.other_export import ExportEvidence
 
 _SHOWN = 20
-_MOST_RENAMED = 40  # names in one command line
 
 
 def check(args: argparse.Namespace) -> int:
@@ -81,7 +80,7 @@ def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
         return
     new = {old: near for old, near in found.near.items() if "=" not in old}
     chosen = {near: old for old, near in reversed(new.items())}  # the first of two for one tensor
-    if 0 < len(chosen) <= _MOST_RENAMED:
+    if chosen:
         words = [word for near, old in reversed(chosen.items()) for word in option("--rename", f"{old}={near}")]
         output = option("-o", f"{stem_of(args.cache)}.renamed.cache")
         line = command("cache", "convert", file_word(args.cache), "--to", "trt", *words, *output)

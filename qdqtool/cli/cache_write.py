@@ -13,7 +13,7 @@ from qdqtool.cli.declared import options_from
 from qdqtool.cli.output import print_json, warn
 from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
-from qdqtool.trtversion import parse, require_caches
+from qdqtool.trtversion import CACHE_TO_QDQ, parse, require_caches
 
 if TYPE_CHECKING:
     from qdqtool.cache.store import Stored
@@ -25,7 +25,7 @@ def retarget(args: argparse.Namespace) -> int:
     from qdqtool.cache.store import retarget_file
 
     version = parse(args.trt_version)
-    require_caches(version)
+    require_caches(version, CACHE_TO_QDQ)
     output = args.output or default_output(args.cache, version)
     done = retarget_file(args.cache, version, output)
     _warn(done.notes, args)

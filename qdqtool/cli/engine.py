@@ -64,7 +64,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.predicted:
         if not is_model(args.source):
             raise QdqError("--predicted", f"{args.source} is no .onnx model", "give the model, or leave it out")
-        found = predicted_layers(args.source, args.trt_version, target=args.target)
+        found = predicted_layers(args.source, args.trt_version, target=args.target, shapes=_options(args).shapes)
         facts = {"model": args.source, **layers_json(found.layers, found.ends, found.forecast)}
         return _print(facts, found.lines(), args)
     shown = show_engine(args.source, _options(args))

@@ -136,8 +136,14 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
     if not result.plan.points:
         return []
     starved = args.data is None and any(one.rule == "no-scale" for one in result.plan.refusals)
-    lines = ["--data calibrates the scales that the cache lacks"] if starved else []
+    lines = []
+    if starved and any(result.unknown.values()):
+        renames = command("cache", "check", file_word(args.cache), file_word(args.model))
+        lines.append(
+            f"some names of the cache resemble those of the model; for the command that renames them: {renames}"
+        )
     if starved:
+        lines.append("--data calibrates the scales that the cache lacks")
         lines.append(f"next, with your calibration data for DATA: {again(args, '--data', 'DATA')}")
     version = parse(args.trt_version) if args.trt_version else NEWEST
     if not args.trt_version:

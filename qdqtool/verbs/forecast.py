@@ -46,7 +46,7 @@ from qdqtool.tensorrt_rtx.installed import require_library
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
-from qdqtool.verbs.build_options import parse_shape_ranges
+from qdqtool.verbs.build_options import ShapeRanges, parse_shape_ranges
 from qdqtool.verbs.forecast_options import ForecastOptions
 
 _DECIDING = 10
@@ -197,7 +197,7 @@ def forecast(model: ModelSource, options: ForecastOptions | None = None) -> Fore
     opened = open_model(model)
     name = opened.name
     if options.shapes:
-        _fix_shapes(opened, options.shapes)
+        fix_shapes(opened, parse_shape_ranges(options.shapes))
     engines = Engines(opened)
     places = [(text, find_place(text), _device(text)) for text in options.places] or list(known_places())
     found = []
@@ -233,16 +233,21 @@ def _device(text: str) -> Device:
     return device
 
 
-def _fix_shapes(opened: Model, text: str) -> None:
-    """Give inputs the shapes that were asked for; what the file says of tensors behind them is dropped."""
+def fix_shapes(opened: Model, shapes: ShapeRanges) -> None:
+    """Give inputs the best of their shapes; the shapes of computed tensors that the file holds are dropped.
+
+    Raises:
+        QdqError: no such input, or one whose fixed sides differ.
+    """
     graph = opened.proto.graph
     inputs = {one.name: one for one in graph.input}
-    for name, (_, best, _) in parse_shape_ranges(text).items():
+    for name, (_, best, _) in shapes.items():
         dims = inputs[name].type.tensor_type.shape.dim if name in inputs else ()
         fixed = [dim.dim_value for dim in dims]
         if len(fixed) != len(best) or any(own and own != side for own, side in zip(fixed, best, strict=True)):
             known = ", ".join(inputs)
-            raise QdqError(f"--shapes {text}", f"does not fit the input {name!r}", f"inputs are {known}")
+            text = "x".join(map(str, best))
+            raise QdqError(f"--shapes {name}:{text}", f"does not fit the input {name!r}", f"inputs are {known}")
         for dim, side in zip(dims, best, strict=True):
             dim.dim_value = side
     del graph.value_info[:]

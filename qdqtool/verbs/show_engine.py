@@ -34,6 +34,7 @@ from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.trtversion import TrtVersion, parse
 from qdqtool.verbs.build import built_layers
 from qdqtool.verbs.build_options import BuildOptions, ShapeRanges
+from qdqtool.verbs.forecast import fix_shapes
 
 MODEL_ENDING = ".onnx"
 
@@ -224,7 +225,11 @@ def show_engine(source: ModelSource, options: ShowEngineOptions | None = None) -
 
 
 def predicted_layers(
-    model: ModelSource, trt_version: TrtVersion | str | None = None, *, target: str = "gpu"
+    model: ModelSource,
+    trt_version: TrtVersion | str | None = None,
+    *,
+    target: str = "gpu",
+    shapes: ShapeRanges | None = None,
 ) -> PredictedLayers:
     """Say which layers TensorRT would build for a model, by the rules. Nothing is built.
 
@@ -232,12 +237,16 @@ def predicted_layers(
         model: plain or with Q/DQ; a path, ModelProto, gs.Graph or a callable returning one; never changed.
         trt_version: of TensorRT, a TrtVersion or its text; None for the newest whose rules are known.
         target: gpu; or rtx, TensorRT for RTX, which has no version here.
+        shapes: of inputs with free sides: input -> lowest, best and highest shape; the best one counts.
 
     Raises:
-        QdqError: a model that cannot be read, another target, a version beside rtx.
+        QdqError: a model that cannot be read, another target, a version beside rtx, shapes that do not fit.
     """
     version = parse(trt_version) if isinstance(trt_version, str) else trt_version
-    return _predicted(predict_engine(open_model(model), version, target))
+    opened = open_model(model)
+    if shapes:
+        fix_shapes(opened, shapes)
+    return _predicted(predict_engine(opened, version, target))
 
 
 def diff_engines(a: ModelSource, b: ModelSource, options: ShowEngineOptions | None = None) -> EngineDifference:

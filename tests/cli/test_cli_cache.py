@@ -160,7 +160,7 @@ def test_the_input_is_not_overwritten_by_a_default_name(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("content", "version", "reason"),
     [
-        (TEXT, "11.4.1", "TensorRT 11.4.1: reads no calibration caches"),
+        (TEXT, "11.4.1", "(10.16 was the last), only Q/DQ models; use qdqtool graft"),
         (TEXT, "8.5", "8.5: may be several versions of TensorRT; give one of 8.5.1, 8.5.2"),
         (TEXT, "jp9", "jp9: is no JetPack known here"),
         (TEXT, "-1", "-1: is not a TensorRT version"),

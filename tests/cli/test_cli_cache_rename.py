@@ -30,6 +30,8 @@ def test_the_command_that_check_prints_renames_what_is_near(
     folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
+    grafted = run(capsys, "graft", "m.onnx", "--cache", "c.cache", "--trt-version", "10.3").out
+    assert ": qdqtool cache check c.cache m.onnx\n" in grafted
     done = run(capsys, "cache", "check", "c.cache", "m.onnx")
     assert done.code == 1
     assert "  first  (near stem)" in done.out and "  onnx::Conv_mid  (near mid)" in done.out
@@ -40,6 +42,18 @@ def test_the_command_that_check_prints_renames_what_is_near(
     assert list(after) == ["x", "stem", "mid", "y"]
     assert [one.tobytes() for one in after.values()] == [one.tobytes() for one in before.values()]
     assert run(capsys, "cache", "check", "c.renamed.cache", "m.onnx").code == 0
+
+
+def test_check_prints_a_command_for_many_names(folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    names = ["x", *(f"t{i}" for i in range(10, 90)), "y"]
+    nodes = " ".join(f"{after} = Relu({before})" for before, after in zip(names, names[1:], strict=False))
+    onnx.save(model_of(f"g (float[1,4] x) => (float[1,4] y) {{ {nodes} }}"), folder / "m.onnx")
+    lines = "".join(f"onnx::Relu_{name}: 3c010a15\n" for name in names[1:-1])
+    (folder / "c.cache").write_text(f"TRT-8502-EntropyCalibration2\nx: 3c010a14\n{lines}")
+    out = run(capsys, "cache", "check", "c.cache", "m.onnx").out
+    (step,) = [line for line in out.splitlines() if line.startswith("next, where these are the same tensors: ")]
+    assert "80 names changed" in run(capsys, *shlex.split(step.partition("tensors: ")[2])[1:]).out
 
 
 def test_where_nothing_is_near_data_are_the_way(folder: Path, capsys: Capsys) -> None:

@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from tests.cli.command import contents, refused, run, write_net
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 RIGHT = ("c1 + r1", "c2 + r2", "g", "y")
@@ -70,6 +72,17 @@ def test_predicted_layers_of_a_model(folder: Path, capsys: Capsys) -> None:
     assert lines[-1].startswith("bytes moved: ") and contents(folder) == before
     facts = json.loads(run(capsys, "engine", "show", folder / "m.onnx", "--predicted", "--json", *V).out)
     assert [layer["name"] for layer in facts["predicted"]] == list(RIGHT) and facts["forecast"]["layers"] == 4
+
+
+def test_predicted_layers_of_a_model_with_free_sides(folder: Path, capsys: Capsys) -> None:
+    onnx.save(model_of("g (float[n,4,8,8] x) => (float[n,4,8,8] y) { y = Relu(x) }"), folder / "f.onnx")
+    words = ("engine", "show", folder / "f.onnx", "--predicted", "--json")
+    moved = [
+        json.loads(run(capsys, *words, *shapes).out)["forecast"]["bytes_moved"]
+        for shapes in ((), ("--shapes", "x:2x4x8x8"), ("--shapes", "x:1x4x8x8:4x4x8x8:8x4x8x8"))
+    ]
+    assert moved == [2048, 4096, 8192]  # a free side counts as 1
+    refused(run(capsys, *words, "--shapes", "x:1x3x8x8"), "--shapes x:1x3x8x8", "does not fit the input 'x'")
 
 
 def test_built_beside_predicted(folder: Path, capsys: Capsys) -> None:
