@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_the_command_that_check_prints_renames_what_is_near(
 def test_check_prints_a_command_for_many_names(folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     names = ["x", *(f"t{i}" for i in range(10, 90)), "y"]
-    nodes = " ".join(f"{after} = Relu({before})" for before, after in zip(names, names[1:], strict=False))
+    nodes = " ".join(f"{after} = Relu({before})" for before, after in itertools.pairwise(names))
     onnx.save(model_of(f"g (float[1,4] x) => (float[1,4] y) {{ {nodes} }}"), folder / "m.onnx")
     lines = "".join(f"onnx::Relu_{name}: 3c010a15\n" for name in names[1:-1])
     (folder / "c.cache").write_text(f"TRT-8502-EntropyCalibration2\nx: 3c010a14\n{lines}")
