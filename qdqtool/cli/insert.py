@@ -105,7 +105,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     todo = _to_try(result, args)
     if result.output_loss is not None and not result.misses:
         best = "best with --labels and other images" if result.output_loss.reads else "tensor by tensor"
-        first = f"that says little of the task, so measure first, {best}: "
+        first = f"calibration images say little of the task, so measure first, {best}: "
         first += measured_first(args, Path(str(result.model)), result.output_loss)
         if args.format == "int8":
             first += f"; for its likely cause: {likely_cause(args, Path(str(result.model)))}"
@@ -118,20 +118,19 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
-    from qdqtool.measuring.output_loss import LARGE_LOSS
-
     written = Path(str(result.model))
     if (result.inserted.kept or result.requantized) and not result.conditioned:
         return "; ".join(peeled_first(args, written))
     alone = not result.plan.activations  # a format of weights
+    less = result.output_loss.smaller() if result.output_loss is not None else 0.0
     if alone and result.conditioned:
         return "try: a smaller --block"
     if not result.conditioned:
         free = result.max_output_loss is None and args.keep_float is None and not alone
-        instead = f", or --max-output-loss {LARGE_LOSS} in its place" if free else ""
+        instead = f", or --max-output-loss {less:g} in its place" if free and less else ""
         return f"try: {conditioned_insert(args, written)}{instead}"
-    if result.max_output_loss is None:
-        return f"try: {insert_with_more_float(args, LARGE_LOSS, written)}"
+    if result.max_output_loss is None and less:
+        return f"try: {insert_with_more_float(args, less, written)}"
     return f"try: {ranked_operators(args)}"
 
 

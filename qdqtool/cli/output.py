@@ -18,7 +18,9 @@ from qdqtool.errors import printable
 from qdqtool.progress import in_log
 
 _WIDTH = 100  # columns of a warning in a terminal
-_COMMAND = re.compile(r"(?:(?<=: )|(?<=; )|(?<=run )|(?<=then ))(qdqtool [a-z]+ [^;,()]+)")
+# As a shell splits it: a comma inside a word and what is quoted belong to the command.
+_QUOTED = r"""(?<=[\s='"$])(?:'[^']*'|"[^"]*")"""
+_COMMAND = re.compile(rf"(?:(?<=: )|(?<=; )|(?<=run )|(?<=then ))(qdqtool [a-z]+ (?:{_QUOTED}|,(?=\S)|[^;,()])+)")
 
 
 def print_json(document: Mapping[str, object]) -> None:

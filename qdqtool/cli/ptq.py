@@ -66,9 +66,11 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
     """Say where the cache loses much at the outputs, how to measure it, and which way loses less."""
     if result.output_loss is None or not result.output_loss.large or result.path is None:
         return
-    first = f"that says little of the task, so measure first: {measured_cache(args, result.path, result.output_loss)}"
+    measure = measured_cache(args, result.path, result.output_loss)
+    first = f"calibration images say little of the task, so measure first: {measure}"
     less = f"to lose less: {cache_that_loses_less(args, result.path)}"
-    warn(f"{result.path}: may lose much in INT8; {result.output_loss.summary()}; {first}; {less}", args, wrap=True)
+    loss, *figures = result.output_loss.warning("INT8")
+    warn("; ".join([f"{result.path}: {loss}", *figures, first, less]), args, wrap=True)
 
 
 def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) -> None:

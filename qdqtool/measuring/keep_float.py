@@ -16,7 +16,7 @@ from qdqtool.match.propagate_scales import borrowed_scales
 from qdqtool.measuring import policies
 from qdqtool.measuring.answers import AnswerLoss, Answers, Reads
 from qdqtool.measuring.auto_scales import source_of
-from qdqtool.measuring.output_loss import FloatOutputs, comparable_outputs
+from qdqtool.measuring.output_loss import LARGE_LOSS, FloatOutputs, comparable_outputs
 from qdqtool.measuring.sensitivity_runner import OUTPUT_SAMPLES, reference_of
 from qdqtool.scales import ScaleTable
 
@@ -106,11 +106,20 @@ class OutputLoss:
         """Whether the model may lose much."""
         return self.word == "much"
 
+    def smaller(self) -> float:
+        """A loss at the outputs to ask for, at most half of this one; 0 where there is none to lower."""
+        return float(f"{min(LARGE_LOSS, (self.value or 0.0) / 2):.1g}")
+
     def hint(self) -> list[str]:
         """What to say of a loss that a task may feel; empty for less, and for a large one."""
         if self.word != "some":
             return []
         return [WORDS[self.word]]
+
+    def warning(self, form: str) -> list[str]:
+        """What to say of a large loss in a number format: first the figure that makes it large."""
+        answers = [] if self.answers is None else [self.answers.summary()]
+        return [f"may lose much in {form}", *answers, self.summary()]
 
     def summary(self) -> str:
         """The figure at the outputs in a line."""

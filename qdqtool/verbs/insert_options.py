@@ -210,8 +210,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         if self.output_loss is None or self.output_loss.value is None:
             return f"the loss at the outputs was not measured: {self.output_loss.reason if self.output_loss else ''}"
         title = next((point.format.title for point in self.plan.points), "INT8")
-        phrases = [f"may lose much in {title}"] if self.output_loss.large else []
-        phrases.append(self.output_loss.summary())
+        phrases = self.output_loss.warning(title) if self.output_loss.large else [self.output_loss.summary()]
         return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
 
     @property

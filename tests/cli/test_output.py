@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from qdqtool.cli.command_lines import command
 from qdqtool.cli.output import print_json, print_lines, warn, wrapped
 from tests.cli.command import run
 from tests.graphs import model_of
@@ -108,5 +109,19 @@ def test_a_warning_is_wrapped_in_a_terminal_alone(
 
 
 def test_a_long_command_is_not_broken() -> None:
-    command = "qdqtool insert " + "x" * 120 + ".onnx"
-    assert f"    {command}" in wrapped(f"qdqtool: warning: too few; run {command}")
+    line = "qdqtool insert " + "x" * 120 + ".onnx"
+    assert f"    {line}" in wrapped(f"qdqtool: warning: too few; run {line}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "q.onnx", "--data", "images/", "--preprocess", "keras,resize=crop"),
+        ("lint", "q.onnx", "--keep-float", "a;b,(c)", "--limit", "3"),
+        ("insert", "it's, (odd); name.onnx", "-o", "q.onnx"),
+    ],
+)
+def test_a_command_is_whole_on_its_line_whatever_its_words_hold(words: tuple[str, ...]) -> None:
+    line = command(words[0], *words[1:])
+    lines = wrapped(f"qdqtool: warning: much is lost; measure first: {line}; then {line}, or give --labels")
+    assert lines.count(f"    {line}") == 2 and lines[-1] == "  or give --labels"

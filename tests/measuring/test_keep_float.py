@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from qdqtool.evaluation.loss_scale import WORDS
+from qdqtool.evaluation.metrics import certain
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.second_pairs import with_second_pairs
+from qdqtool.measuring.answers import AnswerLoss
 from qdqtool.measuring.keep_float import LossMeter, OutputLoss
-from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.measuring.output_loss import LARGE_LOSS, OutputReference
 from qdqtool.measuring.policies import keep_most_harmful
 from qdqtool.measuring.search_result import SearchResult
 from qdqtool.measuring.sensitivity_runner import QuantizedForm, SensitivityRunner, reference_of
@@ -98,3 +100,10 @@ def test_a_loss_that_a_task_may_feel_is_told(value: float | None, told: bool) ->
 
 def test_a_large_loss_has_words_of_its_own() -> None:
     assert OutputLoss(0.4, 4).large and OutputLoss(0.4, 4).hint() == []
+
+
+def test_the_warning_gives_the_figure_that_makes_it_and_a_loss_that_is_smaller() -> None:
+    nearness = AnswerLoss("nearness", "share", certain(0.4), 8)
+    lost = OutputLoss(0.07, 4, answers=nearness, reads="classes")
+    assert lost.large and lost.warning("INT8") == ["may lose much in INT8", nearness.summary(), lost.summary()]
+    assert [replace(lost, value=value).smaller() for value in (0.9, 0.07, 0.0, None)] == [LARGE_LOSS, 0.04, 0.0, 0.0]
