@@ -15,7 +15,7 @@ from qdqtool.dla import limits, move_limits
 from qdqtool.dla.node_context import NodeContext, Shape, check_named, outside, sentence_of
 from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
 from qdqtool.dla.subgraphs import Saving, Subgraphs, count_subgraphs, find_subgraphs
-from qdqtool.graph.shapes import shapes_of
+from qdqtool.graph.shapes import known_shapes, sample_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.rule_index import RuleIndex
@@ -239,9 +239,8 @@ def dla_findings(
     """
     require_dla_model(version)
     rules = load_dla_rules(version, platform or usual_platform(version))
-    shapes = shapes_of(view)
-    free = any(shapes.get(name, (1,))[:1] == (None,) for name in view.inputs)
-    shapes = _batch_of_one(shapes) if free else shapes
+    free = any(known_shapes(view).get(name, (1,))[:1] == (None,) for name in view.inputs)
+    shapes = _batch_of_one(sample_shapes(view)) if free else known_shapes(view)
     judge = _Judge(view, rules, shapes, frozenset(floats))
     verdicts = [judge.verdict(node) for node in view.nodes]
     parts = find_subgraphs(view, {one.node: one.device for one in verdicts})

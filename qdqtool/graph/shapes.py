@@ -16,6 +16,17 @@ from qdqtool.graph.types import inferred, lean_constant, lean_tensor, stand_in
 from qdqtool.graph.view import GraphView
 
 _ROUNDS = 256  # of inference
+# Operator -> an attribute that a later opset made an input ("": the operator itself is gone), and the last opset of it.
+_OLD_FORMS = {
+    "Pad": ("pads", 10),
+    "ReduceSum": ("axes", 12),
+    "Slice": ("starts", 9),
+    "Split": ("split", 12),
+    "Squeeze": ("axes", 12),
+    "TopK": ("k", 9),
+    "Unsqueeze": ("axes", 12),
+    "Upsample": ("", 9),
+}
 
 
 def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
@@ -180,10 +191,13 @@ def _lean(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelP
 
 def _opset_like(graph: GraphProto) -> int:
     """An opset whose forms the graph's operators have: a graph does not say its own."""
-    for node in graph.node:
-        if node.op_type in ("Squeeze", "Unsqueeze"):
-            return 11 if any(item.name == "axes" for item in node.attribute) else _modern(graph)
-    return _modern(graph)
+    old = [_OLD_FORMS[node.op_type][1] for node in graph.node if node.op_type in _OLD_FORMS and _is_old(node)]
+    return min(old) if old else _modern(graph)
+
+
+def _is_old(node: NodeProto) -> bool:
+    name = _OLD_FORMS[node.op_type][0]
+    return not node.domain and (not name or any(item.name == name for item in node.attribute))
 
 
 def _modern(graph: GraphProto) -> int:

@@ -32,6 +32,7 @@ from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.forecasting.model_layers import Rest, layers_in
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
+from qdqtool.graph.shapes import known_shapes
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.passes.rewrites import without_rewrites
@@ -295,10 +296,20 @@ class Engines:
             assert version is None or isinstance(version, TrtVersion)
             work = self._built(model) if self._built_for else layers_in(model, version, target, rest=rest)
             if not work:
-                todo = "give the free sides, such as --shapes x:1x3x320x320"
-                raise QdqError(self.opened.name, "the sizes of its tensors are not known", todo)
+                raise self._unsized()
             self._found[key] = work
         return self._found[key]
+
+    def _unsized(self) -> QdqError:
+        """The fault of a model whose sizes are not known: free inputs, or operators whose sizes nothing tells."""
+        shapes = known_shapes(self.opened.view)
+        free = [one.name for one in inputs_of(self.opened.graph) if None in shapes.get(one.name, (None,))]
+        if free:
+            todo = f"give the free sides, such as --shapes {free[0]}:1x3x320x320"
+            return QdqError(self.opened.name, "the sizes of its tensors are not known", todo)
+        nodes = (node for node in self.opened.view.nodes if any(None in shapes.get(n, (None,)) for n in node.outputs))
+        first = next((f", first of those of {node.op} {node.name or node.key}" for node in nodes), "")
+        return QdqError(self.opened.name, f"the sizes of its tensors are not known{first}", "export fixed sizes")
 
     def _built(self, model: Model) -> list[LayerWork]:
         """The kernels that TensorRT for RTX builds; floats are FP16 where the model has no types of its own."""

@@ -36,6 +36,15 @@ def test_each_node_has_a_verdict_with_its_subgraph() -> None:
     assert report.most is not None and report.most.most == 4 and not report.too_many
 
 
+@pytest.mark.parametrize("batch", ["1", "N"])
+def test_a_size_that_is_computed_from_sizes_is_fixed(batch: str) -> None:
+    text = f"""g (float[{batch},4,8,8] x) => (float[M,K,A,B] z) <int64[1] one = {{0}}, int64[3] rest = {{4,4,16}}>
+    {{ s = Shape(x) n = Gather<axis=0>(s, one) t = Concat<axis=0>(n, rest) r = Reshape(x, t) z = Sigmoid(r) }}"""
+    verdicts = dla_findings(view_of(text), V8_5).verdicts
+    assert not any(reason.rule == "dla-static" for one in verdicts for reason in one.reasons)
+    assert verdicts[-1].device == "dla"
+
+
 def test_a_free_batch_is_taken_for_one() -> None:
     free = dla_findings(view_of(NET.format("N")), V8_5)
     assert free.free_batch and [one.device for one in free.verdicts] == ["dla", "dla", "gpu", "gpu", "dla"]

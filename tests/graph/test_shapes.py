@@ -43,6 +43,21 @@ def test_an_operator_that_nobody_knows_does_not_stop_inference() -> None:
     assert shapes_of(view_of(text))["b"] == (2, 8)
 
 
+@pytest.mark.parametrize(
+    ("node", "opset", "shape"),
+    [
+        ("Slice<axes=[1], starts=[0], ends=[2]>(x)", 9, (2, 2, 8)),
+        ("Pad<pads=[0,1,0,0,1,0]>(x)", 10, (2, 8, 8)),
+        ("Squeeze<axes=[0]>(u)", 11, (6, 8)),
+        ("ReduceSum<axes=[1], keepdims=0>(x)", 12, (2, 8)),
+    ],
+)
+def test_forms_of_an_old_opset_keep_their_shapes(node: str, opset: int, shape: tuple[int, ...]) -> None:
+    text = f"g (float[2,6,8] x, float[1,6,8] u) => (float y) {{ h = {node} r = Relu(h) y = Exp(r) }}"
+    view = GraphView(model_of(text, opset).graph)
+    assert known_shapes(view)["r"] == shape and shapes_of(view)["h"] == shape
+
+
 def test_free_axes_are_none_and_a_run_may_give_them() -> None:
     text = "g (float[N,4] x) => (float[M,K] y) <float[4,3] w> { h = Relu(x) y = MatMul(h, w) }"
     assert shapes_of(view_of(text))["h"] == (None, 4)

@@ -143,6 +143,13 @@ def test_free_sides_need_shapes() -> None:
             board(model, shapes=wrong)
 
 
+def test_an_operator_that_makes_unknown_sizes_is_named_where_no_side_is_free() -> None:
+    text = "g (float[1,4,8,8] x) => (float[N,M,A,B] y) <float[4,4,1,1] w> { u = Unheard(x) y = Conv(u, w) }"
+    with pytest.raises(QdqError, match="Unheard u") as caught:
+        board(model_of(text))
+    assert "--shapes" not in str(caught.value)
+
+
 def test_a_profile_calibrates_the_times_of_all_formats(tmp_path: Path) -> None:
     plain = board(convolutions(), formats=("int8",))
     profile = tmp_path / "profile.json"
