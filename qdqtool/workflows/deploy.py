@@ -29,6 +29,7 @@ from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
 from qdqtool.forecasting.boards import device_of, find_place
 from qdqtool.forecasting.formats import Format
+from qdqtool.formats import FP8
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
@@ -91,6 +92,10 @@ def deploy(
             run = _Deployment(opened, target, data, options, work, beat, commands)
             run.fp16_first = expected is not None and not expected.pays
             run.notes += said
+            slow = [one for one in ([] if expected is None else expected.rows) if one.verdict == "does not pay"]
+            for row in (one for one in slow if one.format == FP8.name):
+                run.without_fp8 = True
+                run.notes.append(f"insert-fp8 was not tried: by forecast at most {row.ratio_high:.2f}x FP16's speed")
             run.verdict = verdict
             run.untold = [partial(options.say, line) for line in (verdict, *wrong)]
             done = run.fill(place, folder)
@@ -195,6 +200,7 @@ class _Deployment:
         work.begin(_command(path, data, self._split.digest, options, work))
         self._plain = open_to_run(path)
         self.notes: list[str] = []
+        self.without_fp8 = False  # where the forecast says that it surely does not pay
         self.fp16_first = False  # of the candidates, where the forecast says that neither INT8 nor FP8 pays
         self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
         self._has_one = False
@@ -272,6 +278,8 @@ class _Deployment:
             given = self._options.data_options.preprocess
             self.notes += resize_note(given, judge.chosen.family, self._split.choose[0])
         candidates = candidates_for(self._target, self._options.effort)
+        if self.without_fp8:
+            candidates = [one for one in candidates if one.format != FP8.name]
         candidates.sort(key=lambda one: self.fp16_first and not one.is_float)
         shuffles = has_shuffles(self._job.model, self._target)
         total, trials = len(candidates) + shuffles, list[CandidateTrial]()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
+from qdqtool.verbs.forecast import BoardForecast
 from tests.graphs import SMALL_NET, model_of
 from tests.workflows.deploy_net import facts_of, made, write_net
 
@@ -386,12 +388,27 @@ def test_a_model_that_gives_what_is_not_finite_in_fp32_is_refused(
 
 
 @pytest.mark.slow
+def test_fp8_that_surely_does_not_pay_is_not_tried(here: Path, tmp_path: Path) -> None:
+    options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False)
+    result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
+    assert "fp8" not in {one.candidate.format for one in result.trials}
+    assert any(note.startswith("insert-fp8 was not tried") for note in result.notes)
+
+
+@pytest.mark.slow
 def test_fp8_is_kept_under_its_own_name(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of which nothing but FP8 is tried, for a version that builds FP8 from a typed file alone."""
     module = import_module("qdqtool.workflows.deploy")
     every = module.candidates_for
     chosen = lambda *words: [one for one in every(*words) if one.format == "fp8"]  # noqa: E731
     monkeypatch.setattr(module, "candidates_for", chosen)
+    forecast = module.forecast_board
+
+    def unsure(*words: Any) -> BoardForecast:
+        board = forecast(*words)
+        return replace(board, rows=tuple(replace(one, verdict=one.verdict and "equal") for one in board.rows))
+
+    monkeypatch.setattr(module, "forecast_board", unsure)
     text = """net (float[1,32,8,8] x) => (float[1,32,1,1] y) <float[32,32,3,3] w, float[32,32,1,1] v>
 { c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) p = GlobalAveragePool(r) y = Conv(p, v) }"""
     onnx.save(model_of(text, opset=13), tmp_path / "net.onnx")
