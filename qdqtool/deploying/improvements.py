@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.deploying.candidates import FINETUNE_STEPS, DeployCandidate, candidate_step
-from qdqtool.deploying.choice import AS_NEAR
+from qdqtool.deploying.choice import AS_NEAR, DeployCost
 from qdqtool.deploying.options import Effort
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.recipe.values import OptionValue, RecipeStep
@@ -181,21 +181,30 @@ class Measured:
         name: of the candidate.
         figure: what it is judged by.
         beside: another measure of how near its answers are to FP32's; None where `figure` says that itself.
+        cost: None where it is not known.
     """
 
     name: str
     figure: ResampledFigure
     beside: ResampledFigure | None = None
+    cost: DeployCost | None = None
 
 
 def best_of(
-    found: Sequence[Measured], given: Measured | None, reference: ResampledFigure, most: float, *, labeled: bool
+    found: Sequence[Measured],
+    given: Measured | None,
+    reference: ResampledFigure,
+    most: float,
+    samples: int,
+    *,
+    labeled: bool,
 ) -> Measured:
     """The best candidate: of those that samples do not tell from the least loss, the one that lies nearest to FP32.
 
     Of few samples a difference of losses is mostly chance, and nearness varies less; the first of those that lie as
-    near, within `AS_NEAR`, is taken. One within the largest accepted loss goes before one that is not. A model that
-    does better than FP32 does so by chance: it counts as losing nothing.
+    near, within `AS_NEAR`, is taken. Those that samples show to be within the largest accepted loss go before the
+    others, and of them those that no other one is cheaper than; then those that are within it. A model that does better
+    than FP32 does so by chance: it counts as losing nothing.
 
     Without labels both measures must agree: nothing is taken whose other measure is surely worse than that of the
     model as given, and that one stays where nothing is surely better.
@@ -205,6 +214,7 @@ def best_of(
         given: the model as given, if TensorRT takes it.
         reference: FP32's figure.
         most: the largest accepted loss.
+        samples: how many the figures are of.
         labeled: whether figures are by labels.
     """
     fit = found
@@ -217,12 +227,19 @@ def best_of(
         if _lost(one, reference) <= _lost(least, reference)
         or not loss_between(least.figure, one.figure).interval.low > 0
     ]
-    within = [one for one in alike if _lost(one, reference) <= most] or alike
+    shown = [one for one in alike if is_shown(loss_between(reference, one.figure), most, samples)]
+    within = _cheapest(shown) or [one for one in alike if _lost(one, reference) <= most] or alike
     if any(one.beside is None for one in within):
         return min(within, key=lambda one: _lost(one, reference))
     changes = [1 - one.beside.value for one in within if one.beside is not None]
     near = [change <= min(changes) * (1 + AS_NEAR) for change in changes]
     return within[near.index(True)]
+
+
+def _cheapest(found: Sequence[Measured]) -> list[Measured]:
+    """Those that no other one is cheaper than, beyond what a forecast tells."""
+    costs = [one.cost for one in found if one.cost is not None]
+    return [one for one in found if one.cost is None or not any(cost.is_below(one.cost) for cost in costs)]
 
 
 def _lost(one: Measured, reference: ResampledFigure) -> float:

@@ -45,6 +45,7 @@ MOST = 0.5  # of the loss, that the change of a less likely cause wins
 _OFF = 2.0  # a range of an input beyond this ratio is of other values
 _MOSTLY = 0.5  # a tensor is dead where more of its values become zero
 _LOST, _TIMES = 0.02, 4.0  # of the signal of a mean channel; how much less it would be with a scale of its own
+_SEEN = 0.0005  # a share of values that a sentence gives
 _UNLIKE = 8.0  # channels of a weight whose float values are not known
 _STEPS = 4  # a channel with fewer has hardly any
 _FEW_SAMPLES = 8  # that scales come from
@@ -215,9 +216,16 @@ def _with_best(tensors: Sequence[PairedTensor], *, apart: bool = False) -> Calla
 
 
 def _described(one: PairedTensor) -> str:
-    ends = f"{one.name} is clipped at {one.amax:.4g}"
-    part = f"{one.clipped:.2%} of its values are beyond" if one.amax < one.best else f"{one.zeroed:.1%} become 0"
-    return f"{ends}, where {part}: {one.sqnr:.1f} dB, {one.best_sqnr:.1f} dB at {one.best:.4g}"
+    """The range of a tensor beside the best one, and what it does to values where that can be seen in a percent."""
+    if one.amax < one.best:
+        said, share, what = f"{one.name} is clipped at {one.amax:.4g}", one.clipped, "of its values are beyond"
+    else:
+        said = (
+            f"the range of {one.name} ends at {one.amax:.4g}, so that steps are {one.amax / one.best:.3g} times as long"
+        )
+        share, what = one.zeroed, "of its values become 0"
+    seen = f", where {share:.2%} {what}" if share >= _SEEN else ""
+    return f"{said}{seen}: {one.sqnr:.1f} dB, {one.best_sqnr:.1f} dB with the end at {one.best:.4g}"
 
 
 def _names(tensors: Sequence[PairedTensor]) -> tuple[str, ...]:

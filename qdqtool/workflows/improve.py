@@ -54,6 +54,7 @@ from qdqtool.progress import Heartbeat
 from qdqtool.progress import is_shown as has_terminal
 from qdqtool.recipe.command_line import CommandLine
 from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.trtversion import NEWEST
 from qdqtool.verbs.sensitivity import sensitivity
 from qdqtool.verbs.sensitivity_options import SensitivityOptions
 from qdqtool.workflows.deploy_cost import cost_of_candidate
@@ -131,6 +132,9 @@ class _Improvement:
         kind: Kind = _KINDS[options.target]
         new = version is not None and not version.has_caches
         self._target = DeployTarget(Destination(None, version), kind, "qdq", True, typed=new or kind == "rtx")
+        # Costs are those of the release that the next step builds with: the newest one where none is named.
+        newest = version if kind != "gpu" else version or NEWEST
+        self._priced = replace(self._target, place=Destination(None, newest))
         beat.begin("splitting the data")
         inputs = inputs_of(opened.proto.graph)
         self._splits = cross_fitted(data, options.eval_data, inputs, options.data_options, options.effort)
@@ -213,12 +217,14 @@ class _Improvement:
             raise QdqError("improve", f"nothing could be measured ({self._trials[0].failed})", "check the data")
 
         def figures(one: _Tried) -> Measured:
-            return one.figures.whole if half is None else one.figures.halves[half]
+            own = one.figures.whole if half is None else one.figures.halves[half]
+            return replace(own, cost=one.trial.cost)
 
         measured = {figures(one).name: figures(one) for one in fit}
         reference = self._judge.reference.whole if half is None else self._judge.reference.halves[half]
         labeled, given = self._judge.labeled, measured.get(GIVEN.name)
-        best = best_of(list(measured.values()), given, reference.figure, self._most, labeled=labeled)
+        samples = self._judge.count if half is None else self._judge.counts[half]
+        best = best_of(list(measured.values()), given, reference.figure, self._most, samples, labeled=labeled)
         return self._tried[best.name]
 
     def _try(self, attempt: Attempt) -> None:
@@ -250,11 +256,13 @@ class _Improvement:
         if self._target.kind != "gpu" or given is None or given.megabytes is None or cost.megabytes is None:
             return ""
         if self._float_megabytes is None:
-            half = DeployCandidate("FP16", "fp16", (), "no INT8")
-            self._float_megabytes = cost_of_candidate(half, MadeFiles(self._plain), self._target).megabytes or math.inf
+            plain = DeployCandidate("float", "fp16", (), "no INT8")
+            # The builder's FP16 where it chooses types, and in place of the Casts that the plain model is without.
+            target = replace(self._priced, place=Destination(None, None)) if self._rest else self._priced
+            self._float_megabytes = cost_of_candidate(plain, MadeFiles(self._plain), target).megabytes or math.inf
         if not given.megabytes < self._float_megabytes <= cost.megabytes:
             return ""
-        return f"it moves no fewer bytes than FP16 ({self._float_megabytes:.2f} MB), by the forecast"
+        return f"it moves no fewer bytes than the model without INT8 ({self._float_megabytes:.2f} MB), by the forecast"
 
     def _files(self, attempt: Attempt, number: int) -> MadeFiles:
         """What a candidate's steps write whose scales come from the samples of a job."""
@@ -270,7 +278,8 @@ class _Improvement:
     def _measured(self, candidate: DeployCandidate, made: Sequence[MadeFiles]) -> Measurement:
         self._beat.begin(f"{candidate.name}: measuring")
         figures = self._judge.figures([target_of_candidate(candidate, one, self._target) for one in made])
-        cost = cost_of_candidate(candidate, made[0], self._target)
+        costs = [cost_of_candidate(candidate, one, self._priced) for one in {id(one): one for one in made}.values()]
+        cost = max(costs, key=lambda one: one.order)  # each half may keep other operators in float
         beside = figures.whole.beside
         change = None if beside is None else 1 - beside.value
         return Measurement(figures.whole.figure, change, cost, made[0].notes, figures.named())
@@ -302,6 +311,7 @@ class _Improvement:
             if title != judge.title:
                 self.notes.append(f"attempts are held against --max-loss by {judge.title}, the result by {title}")
         pairs = pairs_of(made.model)
+        written = replace(best.trial, cost=cost_of_candidate(candidate, made, self._priced))
         meets = not best.trial.refused and is_within(loss, self._most)
         bought = {
             one.attempt.candidate.name: Bought(over, loss_between(one.figures.whole.figure, self._whole(over)))
@@ -310,8 +320,8 @@ class _Improvement:
         }
         return ImproveResult(
             output,
-            tuple(self._trials),
-            best.trial,
+            tuple(written if one is best.trial else one for one in self._trials),
+            written,
             title,
             judge.title,
             {"calibrate": self._splits[_ALL].counts["calibrate"], "choose": judge.count, "report": count},
@@ -347,11 +357,18 @@ class _Improvement:
         return self._tried[name].figures.whole.figure
 
     def _by_all(self, best: _Tried) -> MadeFiles:
-        """The best with scales from all samples; as it was judged where that is surely worse, though it saw them."""
+        """The best with scales from all samples; as it was judged where that costs more or is surely worse."""
         made = self._files(best.attempt, _ALL)
         judged = self._files(best.attempt, 0)
         if made is judged:
             return made
+        cost, most = cost_of_candidate(best.attempt.candidate, made, self._priced), best.trial.cost
+        if most is not None and most.is_below(cost):
+            self.notes.append(
+                f"by all samples it keeps more operators in float ({cost.text()}): the model with scales of a half is "
+                "written"
+            )
+            return judged
         whole = target_of_candidate(best.attempt.candidate, made, self._target)
         again = self._judge.figures([whole, whole]).whole
         if not loss_between(best.figures.whole.figure, again.figure).interval.low > 0:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.deploying.candidates import DeployCandidate, candidate_step
+from qdqtool.deploying.choice import DeployCost
 from qdqtool.deploying.improvements import (
     GIVEN,
     STAGES,
@@ -119,7 +120,7 @@ def measured(name: str, loss: float, beside: float | None = None, spread: float 
 
 
 def chosen(found: list[Measured], most: float = 0.0, *, labeled: bool = True, given: Measured | None = None) -> str:
-    return best_of(found, given, REFERENCE, most, labeled=labeled).name
+    return best_of(found, given, REFERENCE, most, 400, labeled=labeled).name
 
 
 def test_of_losses_that_samples_do_not_tell_apart_the_nearest_to_fp32_is_best() -> None:
@@ -128,6 +129,16 @@ def test_of_losses_that_samples_do_not_tell_apart_the_nearest_to_fp32_is_best() 
     assert chosen([lucky, near, bad], 0.02) == "lucky", "one within the bound goes before one that is not"
     sure = [replace(one, figure=measured(one.name, loss).figure) for one, loss in ((lucky, 0.01), (near, 0.03))]
     assert chosen(sure) == "lucky"
+
+
+def test_the_cheapest_of_those_that_surely_meet_the_bound_is_best() -> None:
+    def at(name: str, loss: float, beside: float, megabytes: float, spread: float = 0.002) -> Measured:
+        return replace(measured(name, loss, beside, spread), cost=DeployCost(megabytes, 9, "forecast"))
+
+    near, cheap, alike = at("near", 0.010, 0.01, 7.7), at("cheap", 0.011, 0.1, 2.15), at("alike", 0.011, 0.02, 2.16)
+    assert chosen([near, cheap], 0.05) == "cheap" and chosen([near, cheap], 0.0) == "near"
+    assert chosen([near, cheap, alike], 0.05) == "alike", "costs that a forecast does not tell apart"
+    assert chosen([near, at("wide", 0.011, 0.1, 2.15, 0.05)], 0.05) == "near", "its interval ends beyond the bound"
 
 
 def test_the_earlier_of_two_that_are_alike_stays() -> None:

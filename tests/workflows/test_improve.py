@@ -21,6 +21,8 @@ from qdqtool.evaluation.metrics import ResampledFigure
 from qdqtool.graph.view import GraphView
 from qdqtool.match.options import PlanOptions
 from qdqtool.passes.peel import has_qdq
+from qdqtool.trtversion import NEWEST, parse
+from qdqtool.verbs.show_engine import predicted_layers
 from qdqtool.verbs.target_model import TargetModel
 from qdqtool.workflows.improve_judge import CrossFigures, CrossJudge
 from tests.graphs import SMALL_NET, model_of
@@ -68,6 +70,17 @@ def losses(monkeypatch: pytest.MonkeyPatch, found: dict[str, float], wide: float
 
 def options(most: float = 0.1, **more: object) -> ImproveOptions:
     return ImproveOptions(max_loss=most, progress=False, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [None, "10.3"])
+def test_the_cost_that_is_told_is_that_of_the_written_file(here: Path, tmp_path: Path, version: str | None) -> None:
+    """As `engine show --predicted` has it for the TensorRT that the next step builds with."""
+    asked = options(0.1, effort="fast", trt_version=None if version is None else parse(version))
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
+    shown = predicted_layers(tmp_path / "out.onnx", version or NEWEST.text)
+    assert result.best.cost is not None and result.best.cost.megabytes == shown.forecast.bytes_moved / 1e6
+    assert result.best in result.trials
 
 
 @pytest.mark.slow
@@ -394,7 +407,7 @@ def test_edits_in_a_step_of_their_own_give_the_same_model(here: Path, tmp_path: 
 
 @pytest.mark.parametrize("version", [None, "8.5.2"])
 def test_for_a_dla_no_version_is_needed(here: Path, tmp_path: Path, version: str | None) -> None:
-    asked = options(1.0, target="dla", trt_version=version)
+    asked = options(1.0, target="dla", trt_version=None if version is None else parse(version))
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", asked)
     assert result.meets and result.best.cost is not None
     assert (result.best.cost.on_gpu > 0) == (version is not None), "what falls back is known of a version alone"
