@@ -138,8 +138,10 @@ def read_toml(path: str | PathLike[str], kind: FileKind) -> dict[str, Any]:
         if any(part.count(".") >= _KEY_PARTS for part in _BETWEEN_KEYS.split(line)):
             raise QdqError(path, f"line {number} has a key of more than {_KEY_PARTS} parts", kind.todo)
     try:
-        return tomllib.loads(text.replace("\r\n", "\n"))
+        found = tomllib.loads(text.replace("\r\n", "\n"))
+        repr(found)  # fails for a hexadecimal integer of thousands of digits, which no message could show
     except RecursionError:
         raise QdqError(path, f"is not {kind.name} (TOML nested too deeply)", kind.todo) from None
     except ValueError as error:  # of numbers and dates, too, which are no TOMLDecodeError
         raise QdqError(path, f"is not {kind.name} (not TOML: {str(error)[:_SHOWN]})", kind.todo) from None
+    return found

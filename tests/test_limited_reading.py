@@ -110,6 +110,7 @@ def test_toml(tmp_path: Path) -> None:
         (f"a = {'[' * 50_000}", "nested too deeply"),
         (f"a = {'{a=' * 50_000}", "nested too deeply"),
         (f"a = {'9' * 5000}", "not TOML"),
+        (f"a = 0x{'9' * 5000}", "not TOML"),
         (f"{dotted} = 1", "line 1 has a key of more than 64 parts"),
         (f"x = 1\ny = {{ {dotted} = 1 }}", "line 2 has a key of more than 64 parts"),
         (f"[{dotted}]", "line 1 has a key of more than 64 parts"),

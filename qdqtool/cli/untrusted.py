@@ -38,7 +38,8 @@ _SEARCHING_FACTOR = 20  # they run the model for hours
 _WALL_FACTOR = 10  # a process that waits uses no CPU time
 _TAIL = 1 << 16  # bytes of the child's native messages that are shown
 _NOTE_TAIL = 300
-_LARGEST_CODE = 255  # Windows ends a process that crashes with a larger one
+# How a command ends. Windows ends a process that crashes with a larger code, and the loader of libraries with 127.
+_CODES = frozenset([0, 1, 2, 3, 70, 130, 141])
 
 # The child looks for modules where this process does, never in the working folder, which may be the model's.
 _CHILD = """import sys
@@ -115,14 +116,14 @@ def run_limited(words: Sequence[str]) -> int:
         try:
             code = _wait(child, limits.seconds * _WALL_FACTOR)
         finally:
-            if child.returncode not in range(_LARGEST_CODE + 1):
+            if child.returncode not in _CODES:
                 _end_group(child)
                 for place in {place for path in [Path(), *_paths(words)] for place in (path, path.parent)}:
                     sweep(place)
         said = noise.read_bytes()[-_TAIL:].decode("utf-8", errors="replace")
     if code is None:
         raise QdqError(words[0], f"took more than {limits.seconds * _WALL_FACTOR} s", "do not use the file")
-    if code < 0 or code > _LARGEST_CODE:
+    if code not in _CODES:
         raise _fault_of(code, words[0], limits, said)
     sys.stderr.write("".join(f"{printable(line)}\n" for line in said.splitlines()))
     return code

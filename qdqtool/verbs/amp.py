@@ -21,7 +21,7 @@ from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
-from qdqtool.graph.types import float_tensors
+from qdqtool.graph.types import float_tensors, opset_of
 from qdqtool.match.sizes import made_of_sizes
 from qdqtool.measuring.typed_search import search_types
 from qdqtool.observers.options import CalibrationOptions
@@ -39,6 +39,7 @@ from qdqtool.verbs.typed_rest import give_typed
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data
 
+_CAST_OPSET = 6  # the first whose Cast has its type as a number
 _GIVE = "give --data, or --scales with a table that calibrate wrote; or --assume-range N to assume the largest value"
 
 
@@ -140,6 +141,8 @@ def _choose(
     opened: Model, data: Data | DataLoader | None, scales: ScaleTable | str | Path | None, options: AmpOptions
 ) -> AmpResult[onnx.ModelProto]:
     """The choice for a model, and the FP32 model that it is for."""
+    if (opset := opset_of(opened.proto) or 1) < _CAST_OPSET:
+        raise QdqError(opened.name, f"is of opset {opset}, whose Cast names types by words", "export it anew")
     require_finite(opened.view)
     options, said = with_known(options, opened, data, anew=True)
     inlined = inline_products(opened)

@@ -144,6 +144,7 @@ class _Improvement:
         self._judges = Judges(open_to_run(self._plain), options, self.notes, beat)
         self._made: dict[tuple[str, int], MadeFiles] = {(GIVEN.name, 0): MadeFiles(given, None, given)}
         self._given = given
+        self._attempts: dict[str, Attempt] = {}
         self._tried: dict[str, _Tried] = {}
         self._trials: list[CandidateTrial] = []
         self._unreached: list[str] = []
@@ -229,6 +230,7 @@ class _Improvement:
 
     def _try(self, attempt: Attempt) -> None:
         candidate = attempt.candidate
+        self._attempts[candidate.name] = attempt
         refused = self._refused if candidate is GIVEN else ""
         try:
             made = [self._files(attempt, half) for half in range(_ALL)]
@@ -270,7 +272,7 @@ class _Improvement:
         if candidate is GIVEN or not any(step.verb in READS_DATA for step in candidate.steps):
             number = 0  # no sample has a part in it
         if (candidate.name, number) not in self._made:
-            begun = None if start is None else self._files(self._tried[start.name].attempt, number)
+            begun = None if start is None else self._files(self._attempts[start.name], number)
             folder = self._work.folder(f"{candidate.name}, {number}")
             self._made[candidate.name, number] = carry_out(candidate, self._jobs[number], folder, start=begun)
         return self._made[candidate.name, number]

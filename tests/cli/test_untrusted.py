@@ -33,6 +33,12 @@ def test_a_signal_is_one_line(capfd: Capfd, monkeypatch: pytest.MonkeyPatch, nam
     refused(said, "CPU time" if name == "SIGXCPU" else "by the system" if name == "SIGKILL" else name)
 
 
+def test_a_code_that_no_command_has_is_one_line(capfd: Capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader of libraries ends a process with 127 where memory runs out, Windows one that crashes with a large one."""
+    play(monkeypatch, "sys.exit(127)")
+    refused(run(capfd, "lint", "m.onnx", "--untrusted"), "0x7f")
+
+
 def test_what_the_child_began_is_removed(capfd: Capfd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()

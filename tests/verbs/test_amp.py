@@ -43,6 +43,13 @@ def everything(model: onnx.ModelProto, batch: dict[str, Any]) -> dict[str, Any]:
     return dict(OrtActivations(Model(with_roundings(model))).run(batch))
 
 
+def test_an_opset_whose_casts_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    onnx.save(model_of(SMALL_NET, 5), tmp_path / "m.onnx")
+    with pytest.raises(QdqError, match="opset 5"):
+        amp(tmp_path / "m.onnx", None, None, with_options(assume_range=8.0), tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+
+
 @pytest.mark.parametrize("name", OVERFLOWING)
 def test_what_overflows_stays_in_fp32_and_nothing_else_does(name: str) -> None:
     case: Overflowing = OVERFLOWING[name]

@@ -317,6 +317,22 @@ def test_what_tensorrt_refuses_is_kept_where_nothing_else_can_be_made(
     assert "nothing else" in result.verdict() and result.verdict().endswith(f": {result.best.refused}")
 
 
+def test_own_scales_are_tried_where_the_model_as_given_does_not_run(
+    foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses(monkeypatch, {"no zero points": 0.0})
+    measured = CrossJudge.figures
+
+    def figures(self: CrossJudge, models: Sequence[TargetModel]) -> CrossFigures:
+        if models[0].name == "as given":
+            raise QdqError("net.onnx", "does not run", "export it again")
+        return measured(self, models)
+
+    monkeypatch.setattr(CrossJudge, "figures", figures)
+    result = improve(foreign, here / "data.npy", tmp_path / "out.onnx", options(effort="fast"))
+    assert result.trials[0].failed and result.best.candidate.name == "no zero points"
+
+
 @pytest.mark.slow
 def test_for_a_board_that_reads_caches_pairs_are_no_matter(
     foreign: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -174,7 +174,8 @@ def sigmoid(values: npt.NDArray[Any]) -> Float32:
 
 def softmax(values: npt.NDArray[Any]) -> Float32:
     """Along the last axis."""
-    powers = np.exp(values - values.max(-1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # logits without end have no shares
+        powers = np.exp(values - values.max(-1, keepdims=True))
     shares: Float32 = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
     return shares
 
@@ -194,7 +195,8 @@ def joined(levels: Iterable[Candidates]) -> Candidates:
 
 def are_shares(values: npt.NDArray[Any]) -> bool:
     """Whether rows are what a Softmax gives; a tenth is left for what INT8 does to it."""
-    close = (np.abs(values.sum(-1) - 1) < 0.1) & (values > -0.05).all(-1)
+    with np.errstate(invalid="ignore"):  # Inf less Inf
+        close = (np.abs(values.sum(-1) - 1) < 0.1) & (values > -0.05).all(-1)
     return bool(close.mean() > 0.99)
 
 

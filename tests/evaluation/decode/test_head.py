@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.evaluation.decode.head import HeadOutputs, joined
+from qdqtool.evaluation.decode.head import HeadOutputs, are_shares, joined, softmax
 
 SEEN = HeadOutputs(
     {"p": (1, 4), "logits": (1, 4), "absent": (1, 4)},
@@ -33,3 +33,9 @@ def test_levels_stand_behind_one_another_in_their_order() -> None:
     boxes, scores = joined(iter(levels))
     assert (boxes.shape, scores.shape) == ((2, 6, 4), (2, 6, 3))
     assert boxes[0, :, 0].tolist() == [5, 5, 5, 5, 5, 1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_without_end_are_no_shares() -> None:
+    logits = np.array([[np.inf, np.inf, -np.inf]], np.float32)
+    assert not are_shares(logits) and np.isnan(softmax(logits)).any()
