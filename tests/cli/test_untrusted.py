@@ -34,7 +34,7 @@ def test_a_signal_is_one_line(capfd: Capfd, monkeypatch: pytest.MonkeyPatch, nam
 
 
 def test_a_code_that_no_command_has_is_one_line(capfd: Capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader of libraries ends a process with 127 where memory runs out, Windows one that crashes with a large one."""
+    """The loader of libraries ends a process with 127 where memory runs out, Windows a crash with more."""
     play(monkeypatch, "sys.exit(127)")
     refused(run(capfd, "lint", "m.onnx", "--untrusted"), "0x7f")
 

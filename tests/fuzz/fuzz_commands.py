@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from qdqtool.match.options import PlanOptions
 from qdqtool.options import declared
 from qdqtool.verbs.insert_options import InsertOptions
+from tests.fuzz.seed_graphs import CODED
 
 _DATA = "--data {data} --limit 2"
 _DLA = "--target dla --trt-version 8502"
@@ -20,7 +21,8 @@ _PEEL = "peel {qdq} -o out.onnx --cache out.cache"
 class Command:
     """A command: words in which {role} stands for a file, and how often it is drawn beside the others.
 
-    `saves` names what it writes, for the faults while saving; empty where it writes nothing.
+    `saves` names what it writes, for the faults while saving; empty where it writes nothing. Weight 0: for
+    those alone.
     """
 
     name: str
@@ -173,13 +175,45 @@ def _pruning() -> list[Command]:
     ]
 
 
+def _formats() -> list[Command]:
+    """Number formats beside INT8, on a model that has room for their blocks."""
+    insert = f"insert {{wide}} -o out.onnx {_DATA} --keep-float 0 --format"
+    made = [Command(f"insert-{name}", f"{insert} {name}", 2, ("out.onnx",)) for name in (*CODED, "mixed")]
+    return made + [
+        command
+        for name in CODED
+        for command in (
+            Command(f"peel-{name}", f"peel {{{name}}} -o out.onnx {_GPU} --source {{wide}}", 1, ("out.onnx",)),
+            Command(f"lint-{name}", f"lint {{{name}}} --no-parser --fix -o out.onnx", 1),
+            Command(f"simulate-{name}", f"simulate {{{name}}} {_DATA} -o out.npz", 1),
+            Command(f"report-{name}", f"report {{{name}}} --model {{wide}} --no-parser -o out.html", 1),
+        )
+    ]
+
+
+def _beginning() -> list[Command]:
+    return [
+        Command("init", "init {model} {images}", 2),
+        Command("init-arrays", "init {model} {data}", 1),
+        Command("forecast", "forecast {model} --for orin-nx:jp6.1", 3),
+        Command("forecast-qdq", "forecast {qdq}", 1),
+        Command("forecast-profile", "forecast {model} --for rtx4090 --profile {layer_info}", 1),
+        Command("build", "build {model} -o out.plan", 1),
+        Command("completion", "completion bash", 1),
+        Command(
+            "insert-untrusted", f"insert {{model}} -o out.onnx {_DATA} --keep-float 0 --untrusted", 1, ("out.onnx",)
+        ),
+        Command("cache-untrusted", "cache check {cache} {model} --untrusted", 1),
+    ]
+
+
 def _deploying() -> list[Command]:
     deploy, improve = "deploy {model} --data {more} --effort fast -o out", "improve {qdq} --data {more} -o out.onnx"
     return [
-        Command("deploy", f"{deploy} --for 8.6.1", 2),
+        Command("deploy", f"{deploy} --for 8.6.1", 2, ("out/deploy.json",)),
         Command("deploy-dla", f"{deploy} --for xavier-nx:jp4.6.1 --dla", 2),
         Command("deploy-typed", f"{deploy} --for 11.4 --max-loss 0.1", 1),
-        Command("improve", f"{improve} --max-loss 0.2 --effort fast", 2),
+        Command("improve", f"{improve} --max-loss 0.2 --effort fast", 2, ("out.onnx",)),
         Command("calibrate-part", "calibrate {model} -o out.scales.json --data {more} --part 0:f --method max", 2),
     ]
 
@@ -215,6 +249,7 @@ def _judging() -> list[Command]:
         Command("infer", "infer {detector} --data {images} --preprocess yolox -o pictures", 4, pictures),
         Command("infer-classes", "infer {classifier} --data {images} --preprocess scale=255 -o pictures", 2),
         Command("finetune", f"{finetune} --limit 2", 4, ("out.onnx",)),
+        Command("finetune-workers", f"{finetune} --limit 2 --workers 2", 0, ("out.onnx",)),
         Command("finetune-blocks", f"{finetune} --limit 2 --blocks --ranges learn", 2, ("out.onnx",)),
         Command("finetune-teacher", f"{finetune} --limit 2 --teacher {{model}} --ranges learn --log out.jsonl", 2),
         Command("finetune-resume", f"{finetune} --checkpoint {{tuned}} --resume", 3),
@@ -234,6 +269,8 @@ COMMANDS = (
     *_linting(),
     *_typed(),
     *_pruning(),
+    *_formats(),
+    *_beginning(),
     *_deploying(),
     *_judging(),
 )

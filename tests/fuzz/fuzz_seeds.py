@@ -19,7 +19,7 @@ import onnx
 
 from tests.detector_model import write_detector, write_images
 from tests.fuzz.fork_server import FuzzRun, FuzzTask, Limits, run_all
-from tests.fuzz.seed_graphs import small_graphs
+from tests.fuzz.seed_graphs import CODED, small_graphs, wide_graph
 from tests.graphs import SMALL_NET, model_of
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def families(place: Path, shared: Path | None) -> list[Family]:
     small = small_family(place / "small", model_of(SMALL_NET, 13))
     made = [small, _classifier(place / "classifier"), detector_family(place / "detector")]
     made += [small_family(place / name, model, name) for name, model in small_graphs()]
-    made.append(_external(place / "external"))
+    made += [_external(place / "external"), _wide(place / "wide")]
     if shared:
         made += list(_corpus(place / "corpus", shared / "corpus"))
         made += list(_caches(small, shared / "trt" / "caches"))
@@ -117,6 +117,14 @@ def _external(folder: Path) -> Family:
         )
         (folder / f"out-{role}.onnx").replace(family.files[role])
     return family
+
+
+def _wide(folder: Path) -> Family:
+    """A network in every number format."""
+    family = small_family(folder, wide_graph(), "wide")
+    insert = "insert model.onnx --data data.npz --keep-float 0 --format"
+    coded = {name: folder / f"{name}.onnx" for name in CODED if _command(folder, f"{insert} {name} -o {name}.onnx")}
+    return Family("wide", {**family.files, **coded, "wide": family.files["model"]})
 
 
 def _inputs(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:

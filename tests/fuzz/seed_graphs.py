@@ -54,6 +54,15 @@ _TRANSFORMER = """net (float[1,6,8] x) => (float[1,6,8] y)
  g = Erf(f)
  y = Mul(f, g)
 }"""
+_WIDE = """net (float[1,32,64] x) => (float[1,32,64] y) <float[64,128] w1, float[128,64] w2>
+{
+ h = MatMul(x, w1)
+ r = Relu(h)
+ o = MatMul(r, w2)
+ a = Add(x, o)
+ y = Abs(a)
+}"""
+CODED = ("fp8", "int4", "nvfp4")  # formats that `_WIDE` has room for
 _FUNCTIONS = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
 net (float[1,4,8,8] x) => (float[1,4,8,8] y)
 {
@@ -64,6 +73,11 @@ net (float[1,4,8,8] x) => (float[1,4,8,8] y)
 }
 <domain: "own", opset_import: ["" : 17]> act (u) => (v) { s = Sigmoid(u) v = Mul(u, s) }
 <domain: "own", opset_import: ["" : 17, "own" : 1]> outer (u) => (v) { t = own.act(u) v = Relu(t) }"""
+
+
+def wide_graph() -> onnx.ModelProto:
+    """A product whose sums are long enough for blocks of every format."""
+    return model_of(_WIDE, 17)
 
 
 def small_graphs() -> list[tuple[str, onnx.ModelProto]]:
