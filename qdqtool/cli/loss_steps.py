@@ -65,7 +65,7 @@ def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[s
     lines, trained, row = list[str](), written, number_format(args.format)
     if plain and not row.has_two_levels:
         beside = output_beside(written, _WORD)
-        steps = "smooth" if row.blocks else _STEPS
+        steps = "smooth" if row.blocks else "shift,correct" if row.is_relative else _STEPS
         lines.append(f"to lose less: {shell_line('qdqtool', *_same(args), '--condition', steps, *beside)}")
         trained = Path(beside[-1].removeprefix("-o="))
     if row != INT8:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
 
 ADVICE_SAMPLES = 8
-_DIVIDING = ("equalize", "smooth", "shift", "clip")  # steps for scales of tensors and of channels
+_UNIFORM = ("clip",)  # steps for codes that lie at equal distances
+_ONE_SCALE = ("equalize", "smooth", "shift", "clip", "correct")  # steps for one scale per tensor or channel
 PEEL_FIRST = "peel the model first, as --condition edits models without Q/DQ"
 _WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
 
@@ -52,11 +53,14 @@ def condition_first(
     found: list[SearchResult] = []
     asked = parse_steps(steps, "--condition")
     row = number_format(plan.format)
-    if row.has_two_levels and (dividing := [step for step in asked if step in _DIVIDING]):
+    unfit = _ONE_SCALE if row.has_two_levels else _UNIFORM if row.is_relative else ()
+    if refused := [step for step in asked if step in unfit]:
         if steps != AUTO:
-            reason = f"divides channels, and each block of {row.title} has a scale of its own: more is lost with it"
-            raise QdqError(f"--condition {dividing[0]}", reason, "leave it out")
-        asked = tuple(step for step in asked if step not in _DIVIDING)
+            reason = "takes codes for evenly spaced, which those of {} are not"
+            if row.has_two_levels:
+                reason = "reckons with one scale per tensor, and each block of {} has a scale of its own"
+            raise QdqError(f"--condition {refused[0]}", reason.format(row.title), "leave it out")
+        asked = tuple(step for step in asked if step not in unfit)
 
     def keep(model: Model, table: ScaleTable) -> dict[str, str]:
         source = source_of(ObservableModel(model, how.provider, how.where), loader)
@@ -65,10 +69,12 @@ def condition_first(
 
     settings = ConditionSettings(asked, plan, how.method, how.provider, keep=keep if keeping else None)
     done = condition_model(opened, loader, settings)
-    return [*done.notes, _summary(done)], found[-1] if found else None
+    if row.is_relative:  # predictions are of evenly spaced codes
+        done = replace(done, before=None, after=None)
+    return [*done.notes, _summary(done, row.title)], found[-1] if found else None
 
 
-def _summary(done: Conditioned) -> str:
+def _summary(done: Conditioned, title: str) -> str:
     """What was done, in a sentence."""
     moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
     if not done.edits:
@@ -83,7 +89,7 @@ def _summary(done: Conditioned) -> str:
     if not done.moved or not steps:
         return text
     verb = "change" if " and " in steps else "changes"
-    return f"{text}; {steps} {verb} the FP32 outputs on purpose (SQNR {moved:.0f} dB or more): judge INT8 alone"
+    return f"{text}; {steps} {verb} the FP32 outputs on purpose (SQNR {moved:.0f} dB or more): judge {title} alone"
 
 
 def corrected(proto: onnx.ModelProto) -> list[str]:
@@ -109,7 +115,7 @@ def shifted_biases(proto: onnx.ModelProto, kept: Collection[str]) -> list[str]:
 
 def advice_for(model: Model, loader: DataLoader, plan: PlanOptions, *, had_pairs: bool = False) -> list[str]:
     """One sentence where conditioning is predicted to win, from the first samples; none where it is not."""
-    if loader.origin is None or not is_plain(model.proto):
+    if loader.origin is None or not is_plain(model.proto) or number_format(plan.format).is_relative:
         return []
     few = open_loader(loader.origin, loader.inputs, _limited(loader.options))
     try:

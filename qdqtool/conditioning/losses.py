@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from qdqtool.conditioning.condition_context import ConditionContext
 from qdqtool.errors import QdqError
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.view import Node
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.restrict_plan import share_scales
 from qdqtool.measures import ExactSum
 from qdqtool.passes.condition.layout import as_cube, from_cube, output_channels, readable
 from qdqtool.runtime.activations import OrtActivations
-from qdqtool.scales import Float32, ScaleTable
+from qdqtool.scales import Float32, Scale, ScaleTable
 from qdqtool.simulation.shadow_copy import ShadowCopy
 
 Float64 = npt.NDArray[np.float64]
@@ -104,7 +104,7 @@ class _Twin:
     """A weighted operator, the scale of what it reads and its rounded weight (None where it stays in float)."""
 
     node: Node
-    scale: Float32
+    scale: Scale
     weight: Float32 | None
     weight_at: int
     rank: int
@@ -112,21 +112,22 @@ class _Twin:
 
 
 def _twins(context: ConditionContext, table: ScaleTable) -> list[_Twin]:
-    axes = {read.node: point.axis for point in context.plan.weights for read in point.reads}
+    points = {read.node: point for point in context.plan.weights for read in point.reads}
     twins = []
     for key, (node, scale) in read_scales(context, table).items():
         index = weight_index(context.view, node)
         weight = None if index is None else context.view.array(node.inputs[index])
         if index is None or weight is None or not readable(context.view, node):
             continue
-        rounded = rounded_weight(node, weight, axes[key]) if key in axes else None
+        point = points.get(key)
+        rounded = None if point is None else rounded_weight(node, weight, point.axis, point.format)
         rank = weight.ndim if node.op in ("Conv", "ConvTranspose") else 0
         twins.append(_Twin(node, scale, rounded, index, rank, output_channels(node, weight.shape)))
     return sorted(twins, key=lambda twin: (twin.node.level, twin.node.key))
 
 
-def read_scales(context: ConditionContext, table: ScaleTable) -> dict[str, tuple[Node, Float32]]:
-    """First output of each weighted operator that reads INT8 -> the operator, and the scale of what it reads (float32).
+def read_scales(context: ConditionContext, table: ScaleTable) -> dict[str, tuple[Node, Scale]]:
+    """First output of each weighted operator that reads a point -> the operator, and the scale of what it reads.
 
     Raises:
         QdqError: a point without a scale.
@@ -137,22 +138,25 @@ def read_scales(context: ConditionContext, table: ScaleTable) -> dict[str, tuple
     if missing:
         raise QdqError(missing[0], "is quantized and the table has no scale for it", "calibrate this model")
     largest = {
-        first: max((shared[name].bits for name in names), key=float) for first, names in plan.shared_scales().items()
+        first: max((shared[name] for name in names), key=lambda scale: float(scale.bits))
+        for first, names in plan.shared_scales().items()
     }
     return {
-        use.node.key: (use.node, largest[point.shared_scale])
+        use.node.key: (use.node, largest[point.shared_scale].in_format(point.format))
         for point in plan.activations
         for use in context.ways[point.tensor].ends
     }
 
 
-def rounded_weight(node: Node, weight: npt.NDArray[np.generic], axis: int | None) -> Float32:
-    """A weight as INT8 holds it: steps of abs-max / 127, one per output channel (axis not None) or one for all."""
+def rounded_weight(
+    node: Node, weight: npt.NDArray[np.generic], axis: int | None, number_format: NumberFormat = INT8
+) -> Float32:
+    """A weight as a format holds it, by its largest magnitude per output channel (axis not None) or as a whole."""
     cube = as_cube(node, weight.astype(np.float32, copy=False))
     axes = (2, 3) if axis is not None else (0, 1, 2, 3)
-    step = np.abs(cube).max(axis=axes, keepdims=True) / INT8.largest
+    step = np.abs(cube).max(axis=axes, keepdims=True) / number_format.largest
     step[step == 0] = 1.0
-    made = np.rint(cube / step) * step
+    made = number_format.nearest(cube / step) * step
     return np.ascontiguousarray(from_cube(node, made, weight.shape), np.float32)
 
 
@@ -168,7 +172,11 @@ class _SumNames:
 
 def _add(copy: ShadowCopy, twin: _Twin) -> _SumNames:
     node = twin.node
-    inputs = {1 - twin.weight_at: copy.quantized(node.inputs[1 - twin.weight_at], np.float32(twin.scale))}
+    inputs = {
+        1 - twin.weight_at: copy.quantized(
+            node.inputs[1 - twin.weight_at], np.float32(twin.scale.bits), twin.scale.format
+        )
+    }
     if twin.weight is not None:
         inputs[twin.weight_at] = copy.weight(node.inputs[twin.weight_at], twin.weight)
     exact = node.outputs[0]

@@ -16,6 +16,7 @@ from qdqtool.graph.normalize import normalize
 from qdqtool.graph.types import opset_of
 from qdqtool.match.plan import PlanOptions
 from qdqtool.measures import OutputChange
+from qdqtool.quantizing.prepare import opset_for
 from qdqtool.runtime.memory import release_freed_memory
 
 # Decides and edits with factors of one kind; gives back the edits, none where nothing was done.
@@ -40,9 +41,9 @@ class Workspace:
         self.model, self.samples, self.plan = model, samples, plan
         self.exact = self.base = Outputs(model)
         self.lifted = model
-        if (opset_of(model.proto) or 0) < 13:
+        if (opset_of(model.proto) or 0) < (opset := opset_for(plan)):
             self.lifted = model.copy()
-            normalize(self.lifted)
+            normalize(self.lifted, opset)
         self.edits: list[Edit] = []
         self.left: dict[str, str] = {}
         self.notes: list[str] = []

@@ -24,6 +24,12 @@ class Prepared:
     notes: tuple[str, ...]
 
 
+def opset_for(options: PlanOptions) -> int:
+    """The lowest opset that holds Q/DQ of the formats that are planned."""
+    release = None if options.trt_version is None else (options.trt_version.major, options.trt_version.minor)
+    return max(row.opset for row in formats_of(options.format, release))
+
+
 def prepare(model: Model, options: PlanOptions, *, requantize: bool, ends: bool = False) -> Prepared:
     """Lift a model to the opset and IR version of Q/DQ; with `requantize` its pairs are taken out first.
 
@@ -32,8 +38,7 @@ def prepare(model: Model, options: PlanOptions, *, requantize: bool, ends: bool 
     Raises:
         QdqError: an operator cannot be lifted, or pairs cannot be taken out.
     """
-    release = None if options.trt_version is None else (options.trt_version.major, options.trt_version.minor)
-    notes = normalize(model, max(row.opset for row in formats_of(options.format, release))).notes
+    notes = normalize(model, opset_for(options)).notes
     raise_ir(model.proto)
     if requantize:
         peel_model(model, on_asymmetric="widen", ends=ends, opset=opset_of(model.proto), drop_scales=True)

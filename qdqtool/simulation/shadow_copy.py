@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.builder import GraphBuilder
 from qdqtool.graph.order import needed, reads_of, wrapped
 from qdqtool.graph.types import opset_of
@@ -49,19 +49,20 @@ class ShadowCopy:
             self.model.opset_import.add(domain=_DOMAIN, version=1)
         self.opset = opset_of(proto) or 1
         self._builder = GraphBuilder(self.model)
-        self._quantized: dict[tuple[str, bytes], str] = {}
+        self._quantized: dict[tuple[str, bytes, str], str] = {}
         self._on_new_axis: dict[str, str] = {}
         self._reshaped: dict[tuple[str, tuple[int, ...]], str] = {}
         self._thinned: dict[tuple[str, tuple[int, ...], tuple[int, ...]], str] = {}
         self._gathered: dict[tuple[str, tuple[int, ...], int], str] = {}
 
-    def quantized(self, tensor: str, scale: np.float32) -> str:
-        """A tensor rounded to int8 and back, with one scale; the same one for the same tensor and scale."""
-        key = tensor, scale.tobytes()
+    def quantized(self, tensor: str, scale: np.float32, number_format: NumberFormat = INT8) -> str:
+        """A tensor rounded to a format and back, with one scale; the same one for the same tensor, scale and format."""
+        key = tensor, scale.tobytes(), number_format.name
         if key not in self._quantized:
-            step, zero = self.constant("scale", np.asarray(scale)), self.constant("zero", INT8.zero_point())
-            levels = self.append("QuantizeLinear", [tensor, step, zero], domain=_DOMAIN)
-            self._quantized[key] = self.append("DequantizeLinear", [levels, step, zero], domain=_DOMAIN)
+            step, zero = self.constant("scale", np.asarray(scale)), self.constant("zero", number_format.zero_point())
+            domain = _DOMAIN if number_format == INT8 else ""  # others need an opset that has them
+            levels = self.append("QuantizeLinear", [tensor, step, zero], domain=domain)
+            self._quantized[key] = self.append("DequantizeLinear", [levels, step, zero], domain=domain)
         return self._quantized[key]
 
     def quantized_beside(self, tensor: str, scales: tuple[np.float32, ...]) -> str:
@@ -69,7 +70,7 @@ class ShadowCopy:
 
         The same one for the same tensor and scales.
         """
-        key = tensor, np.array(scales).tobytes()
+        key = tensor, np.array(scales).tobytes(), INT8.name
         if key not in self._quantized:
             zero = self.constant("zero", INT8.zero_point())
             steps = [self.constant("scale", np.asarray(scale)) for scale in scales]

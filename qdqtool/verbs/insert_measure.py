@@ -109,9 +109,11 @@ def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: 
     if data is None:
         raise QdqError("--condition", "needs data for a measurement, and no data is given", "give --data")
     loader = open_loader(data, inputs_of(opened.proto.graph), options.data_options)
-    how = replace(with_method(options.calibration), where=opened.name)
+    row = formats_of(options.plan.format)[0]
+    method = default_method(opened.proto, once=True, number_format=row)  # `auto` is for models that are not edited
+    how = replace(with_method(options.calibration, method), where=opened.name)
     model = ObservableModel(Model(opened.proto, opened.folder), how.provider, how.where)
-    searches = not loader.once and not formats_of(options.plan.format)[0].blocks
+    searches = not loader.once and not row.blocks
     keeping = keeping_of(options, by_default=searches and is_measurable(model))
     meter = LossMeter.of(samples_of(model, loader)) if is_plain(opened.proto) else None
     del model

@@ -11,6 +11,7 @@ import pytest
 from qdqtool.conditioning.bias_correction import find_additions
 from qdqtool.conditioning.losses import Loss, measure_losses, read_scales, rounded_weight
 from qdqtool.errors import QdqError
+from qdqtool.formats import FP8
 from qdqtool.scales import Scale, ScaleTable
 from tests.conditioning.nets import RELU, context_of, samples, singles_of, spread, value_of
 from tests.graphs import model_of
@@ -37,6 +38,18 @@ def test_mean_square_and_signal_of_a_matrix_product() -> None:
     assert loss.square == pytest.approx(np.square(exact - made).mean(axis=0), rel=1e-3)
     assert loss.signal == pytest.approx(np.square(exact).mean(axis=0), rel=1e-5)
     assert loss.chance == pytest.approx((exact - made).var(axis=0, ddof=0) / 6, rel=1e-3)
+
+
+def test_operators_of_another_format_are_rounded_to_its_codes() -> None:
+    proto = model_of(
+        "g (float[N,32] x) => (float[N,32] y) <float[32,32] fc> { y = MatMul(x, fc) }", opset=FP8.opset, ir=9
+    )
+    rows, weight = samples(7, (32,)), value_of(proto, "fc")
+    scale, step = FP8.scale_of(4.0), np.abs(weight).max(axis=0) / np.float32(448)
+    given = ScaleTable({"x": Scale.of(scale, format=FP8)})
+    (loss,) = measure_losses(context_of(proto, format="fp8"), given, singles_of(proto, rows))
+    made = (FP8.nearest(rows / scale) * scale) @ (FP8.nearest(weight / step) * step)
+    assert loss.mean == pytest.approx((rows @ weight - made).mean(axis=0), abs=1e-5)
 
 
 def test_convolutions_and_products_behind_a_move_are_measured() -> None:
@@ -73,8 +86,8 @@ def test_tied_points_are_read_with_the_largest_scale() -> None:
     proto = model_of("""g (float[N,4,6,6] x) => (float[N,2,6,6] y) <float[4,4,1,1] w, float[4,4,1,1] v, float[2,8,1,1] u>
 { c = Conv(x, w)  r = Relu(c)  d = Conv(x, v)  q = Relu(d)  k = Concat<axis=1>(r, q)  y = Conv(k, u) }""")
     scales = read_scales(context_of(proto), table(x=0.1, r=0.2, q=0.3))
-    assert scales["y"][1] == np.float32(0.3)
-    assert scales["c"][1] == np.float32(0.1)
+    assert scales["y"][1].bits == np.float32(0.3)
+    assert scales["c"][1].bits == np.float32(0.1)
     with pytest.raises(QdqError, match=r"q: .*no scale"):
         read_scales(context_of(proto), table(x=0.1, r=0.2))
 

@@ -23,6 +23,7 @@ from qdqtool.verbs.peel_options import PeelOptions
 from tests.collapsing_nets import residual_net
 from tests.collapsing_nets import samples as collapsing_samples
 from tests.conditioning.nets import SILU, samples, spread
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -275,3 +276,27 @@ def test_a_source_without_what_was_conditioned_is_refused(tmp_path: Path, steps:
         peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=spread(other)))
     again = peel(placed, PeelOptions(TrtVersion(8, 6, 1), source=conditioned)).model
     assert again.SerializeToString(deterministic=True) == conditioned.SerializeToString(deterministic=True)
+
+
+FP8_NET = """g (float[N,32,6,6] x) => (float[N,32,6,6] y)
+<float[32,32,3,3] w1, float[32] b1, float[32,32,1,1] w2, float[32] b2>
+{ c1 = Conv<pads=[1,1,1,1]>(x, w1, b1)  r1 = Relu(c1)  y = Conv(r1, w2, b2) }"""
+
+
+@pytest.mark.parametrize(("steps", "opset"), [("auto", 17), ("correct", 11)])
+def test_weights_are_edited_for_fp8_below_its_opset(steps: str, opset: int) -> None:
+    """Trials are placed in a copy that is lifted to the opset of the format; the scales are those of its own method."""
+    plain = model_of(FP8_NET, opset)
+    rows = np.random.default_rng(3).normal(size=(6, 32, 6, 6)).astype(np.float32)
+    asked = InsertOptions(PlanOptions(format="fp8", float_heads="none"), condition=steps, keep_float=0)
+    done = insert(plain, data={"x": rows}, options=asked)
+    edits = edits_of(done.model)
+    assert {edit["step"] for edit in edits} >= {"correct"} and done.model.opset_import[0].version == 19
+    assert not any("predicted" in note for note in done.notes)  # by evenly spaced codes
+
+
+@pytest.mark.parametrize(("kind", "step"), [("fp8", "clip"), ("nvfp4", "correct")])
+def test_steps_that_a_format_has_no_use_for_are_refused(kind: str, step: str) -> None:
+    asked = InsertOptions(PlanOptions(format=kind), condition=step)
+    with pytest.raises(QdqError, match=rf"--condition {step}: .*(FP8|FP4)"):
+        insert(model_of(FP8_NET), data={"x": np.zeros((1, 32, 6, 6), np.float32)}, options=asked)

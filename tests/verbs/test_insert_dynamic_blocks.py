@@ -185,7 +185,7 @@ def test_what_cannot_have_blocks_is_said() -> None:
 
 
 def test_steps_that_divide_channels_are_refused_and_auto_does_without() -> None:
-    with pytest.raises(QdqError, match="--condition smooth: divides channels"):
+    with pytest.raises(QdqError, match="--condition smooth: reckons with one scale"):
         insert(network(GRAPH), data=samples(), options=InsertOptions(NVFP4.plan, condition="smooth,correct"))
     with pytest.raises(QdqError, match="one per block"):
         insert(network(GRAPH), data=samples(), options=InsertOptions(NVFP4.plan, keep_float="auto"))
