@@ -105,11 +105,13 @@ class DecidingLayer:
         return self.fp16 - self.quantized
 
 
-def in_format(name: str, fp16: Sequence[LayerWork], int8: Sequence[LayerWork]) -> list[LayerWork]:
-    """The layers of an engine in a format, from those in FP16 and in INT8.
+def in_format(name: str, fp16: Sequence[LayerWork], int8: Sequence[LayerWork], own: str = "") -> list[LayerWork]:
+    """The layers of an engine in a format, from those in FP16 and in INT8, or in the format that a file has of its own.
 
     FP8 has the placement of INT8. INT4 has the layers of FP16, and the weights of matrix products in 4 bits.
     """
+    if name == own:
+        return list(int8)
     if name == "fp16":
         return list(fp16)
     if name == "int4":

@@ -33,6 +33,7 @@ from qdqtool.forecasting.model_layers import Rest, layers_in
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes
+from qdqtool.linting.check_formats import formats_in
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.passes.rewrites import without_rewrites
@@ -266,7 +267,8 @@ class Engines:
         """
         self.opened, self._built_for = opened, built_for
         self.has_pairs = bool(opened.view.pairs)
-        self._rest: Rest = rest or ("as-built" if is_typed(opened) else "fp16")
+        # Without its pairs a file is FP32: that it had FP16 tensors beside them says nothing of its engine in FP16.
+        self._rest: Rest = rest or ("as-built" if is_typed(opened) and not self.has_pairs else "fp16")
         self._plain = self._without_pairs() if self.has_pairs else opened
         self._found: dict[object, Sequence[LayerWork]] = {}
 
@@ -354,10 +356,12 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     runs = {"fp16": True, "int8": board.int8 and device.rates["int8"] > 0, "fp8": device.rates["fp8"] > 0}
     runs["int4"] = int(device.sm) >= 80 and (where.version is None or where.version.major >= 10)
     chosen = [one for one in options.formats if runs[one] and one != "fp16"]
-    units = {layer.unit for layer in int8}
-    if engines.has_pairs and "fp8" in units and "int8" not in units:  # its pairs are FP8: no row is called INT8
-        own = ["fp8"] if runs["fp8"] and {"int8", "fp8"} & set(chosen) else []
-        chosen = [*own, *(one for one in chosen if one not in ("int8", "fp8"))]
+    own = ""  # the format of a file that has pairs, none of them INT8: no row is called so
+    if engines.has_pairs and all(layer.unit != "int8" for layer in int8):
+        own = next((row.name for row in formats_in(engines.opened.view) if row.name in ("fp8", "int4")), "")
+    if own:
+        beside = [] if own == "int4" else [one for one in chosen if one == "int4"]
+        chosen = [*([own] if runs[own] and {"int8", own} & set(options.formats) else []), *beside]
     times = LayerTimes(device)
     if options.profile is not None:
         times = _calibrated(
@@ -367,7 +371,7 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     for batch in options.batches or (engines.batch,):
         if batch % engines.batch:
             raise QdqError(f"--batch {batch}", f"the model has a batch of {engines.batch}", "give a multiple of it")
-        rows += _rows(chosen, fp16, int8, times, batch // engines.batch)
+        rows += _rows(chosen, fp16, int8, times, batch // engines.batch, own)
     first = next((row for row in rows if row.verdict), None)
     paying = [row for row in rows if row.verdict == "pays" and row.batch == rows[0].batch]
     fastest = min((row.milliseconds for row in paying), default=0.0)
@@ -375,13 +379,16 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     sentences: tuple[str, ...] = (_NO_OTHER,)
     changes, layers = tuple[str, ...](), tuple[DecidingLayer, ...]()
     if first is not None:
-        work = in_format(first.format, fp16, int8)
-        said = [_sentence(row, device) for row in rows if row.verdict]
+        work = in_format(first.format, fp16, int8, own)
+        single = engines.has_pairs and any(layer.unit == "single" for layer in int8)
+        said = [_sentence(row, device, "FP32" if single and row is first else "FP16") for row in rows if row.verdict]
         unsure = use == "fp16" and any(row.verdict == "equal" and row.ratio > PAYS for row in rows)
         sentences = (*said, "Use FP16 if you cannot measure." if unsure else f"Use {use.upper()}.")
         layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
         if first.verdict != "pays" and not engines.has_pairs:
             changes = _changes(first, engines, where.version, target, times)
+        if single:
+            changes += (_IN_FP32,)
     rows = [replace(row, batch=row.batch * engines.batch) for row in rows]
     missing = tuple(one for one in options.formats if not runs[one])
     return BoardForecast(
@@ -389,23 +396,29 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     )
 
 
+_IN_FP32 = "What the file does not quantize is FP32, and this version computes it so: insert --rest fp16 makes it FP16."
 _NO_OTHER = "FP16 alone was asked for, or runs there."
 
 
 def _rows(
-    formats: Sequence[str], fp16: Sequence[LayerWork], int8: Sequence[LayerWork], times: LayerTimes, batch: int
+    formats: Sequence[str],
+    fp16: Sequence[LayerWork],
+    int8: Sequence[LayerWork],
+    times: LayerTimes,
+    batch: int,
+    own: str,
 ) -> list[FormatTime]:
-    """FP16 and the formats beside it, for one batch."""
+    """FP16 and the formats beside it, for one batch; `own` as in `in_format`."""
     half = time_of("fp16", fp16, times, batch)
     rows = [half]
     for name in formats:
-        work = in_format(name, fp16, int8)
+        work = in_format(name, fp16, int8, own)
         rows.append(compared(time_of(name, work, times, batch), half, work, fp16, times))
     return rows
 
 
-def _sentence(row: FormatTime, device: Device) -> str:
-    """The verdict on one format, with the causes where it does not pay."""
+def _sentence(row: FormatTime, device: Device, floats: str) -> str:
+    """The verdict on one format, with the causes where it does not pay; `floats` is what is not quantized."""
     name = row.format.upper()
     ratio = f"{row.ratio:.2f}x FP16's speed, {row.ratio_low:.2f} to {row.ratio_high:.2f}"
     if row.verdict == "pays":
@@ -415,21 +428,21 @@ def _sentence(row: FormatTime, device: Device) -> str:
         said = f"{name} {'may pay' if row.ratio > 1 else 'will hardly pay'} ({ratio}); bench both"
     if row.format == "int4":
         return f"{said}: only the weights of matrix products are smaller."
-    causes = causes_of(row, device)
+    causes = causes_of(row, device, floats)
     return f"{said}: {'; '.join(causes)}." if causes else f"{said}."
 
 
-def causes_of(row: FormatTime, device: Device) -> list[str]:
-    """What holds a format back, as its sentence names it."""
+def causes_of(row: FormatTime, device: Device, floats: str = "FP16") -> list[str]:
+    """What holds a format back, as its sentence names it; `floats` is what is not quantized."""
     name, causes = row.format.upper(), list[str]()
     if row.format in ("int8", "fp8") and device.rates[row.format] <= device.rates["half"]:
         causes.append(f"the device multiplies {name} no faster than FP16")
     if row.shares["attention"] >= _OF_TIME:
-        causes.append(f"attention stays FP16 and takes {row.shares['attention']:.0%} of the time")
+        causes.append(f"attention stays {floats} and takes {row.shares['attention']:.0%} of the time")
     if row.shares["unfused_attention"] >= _OF_TIME:
-        causes.append(f"attention is several kernels, stays FP16 and takes {row.shares['unfused_attention']:.0%}")
+        causes.append(f"attention is several kernels, stays {floats} and takes {row.shares['unfused_attention']:.0%}")
     if row.shares["float"] >= _OF_TIME:
-        causes.append(f"other layers that stay FP16 take {row.shares['float']:.0%}")
+        causes.append(f"other layers that stay {floats} take {row.shares['float']:.0%}")
     if row.conversions and row.shares["conversion"] >= _OF_TIME / 3:
         causes.append(f"{counted(row.conversions, 'conversion')} cost {row.shares['conversion']:.0%}")
     if row.shares["depthwise"] >= _OF_TIME:

@@ -90,10 +90,20 @@ def test_a_q_dq_file_is_taken_as_it_is_and_held_against_itself_without_pairs() -
     assert [row.milliseconds for row in given.rows] == pytest.approx([row.milliseconds for row in plain.rows], rel=0.02)
 
 
-def test_a_file_with_fp8_pairs_has_no_row_of_int8(models: Path) -> None:
-    file = insert(onnx.load(models / "shapes_vit.onnx"), options=InsertOptions(PlanOptions(format="fp8"))).model
-    found = forecast(file, ForecastOptions(("rtx4090:10.13.3", "orin")))
-    assert [[row.format for row in board.rows] for board in found.boards] == [["fp16", "fp8", "int4"], ["fp16", "int4"]]
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("fp8", [["fp16", "fp8", "int4"], ["fp16", "int4"]]), ("int4", [["fp16", "int4"]] * 2)],
+)
+def test_a_file_of_another_format_has_no_row_of_int8_and_fp16_is_that_of_the_plain_model(
+    kind: str, rows: list[list[str]], models: Path
+) -> None:
+    """Beside INT4's FP16 scales, or an FP16 rest, the row of FP16 was computed in FP32."""
+    plain = onnx.load(models / "shapes_vit.onnx")
+    file = insert(plain, options=InsertOptions(PlanOptions(format=kind))).model
+    found, before = (forecast(one, ForecastOptions(("rtx4090:11.4.1", "orin"))) for one in (file, plain))
+    assert [[row.format for row in board.rows] for board in found.boards] == rows
+    half, same = (one.boards[0].rows[0].milliseconds for one in (before, found))
+    assert same == pytest.approx(half) and any("--rest fp16" in line for line in found.boards[0].changes)
 
 
 @pytest.mark.parametrize("kind", ["float8e4m3fn", "int4"])
@@ -108,7 +118,7 @@ def test_a_file_with_pairs_that_no_cache_can_say_is_held_against_itself_without_
     )
     (half, *_), (same, *others) = (board(one, "rtx4090:10.13.3").rows for one in (plain, paired))
     assert same.milliseconds == pytest.approx(half.milliseconds)
-    assert {row.format for row in others} == {"int8", "fp8", "int4"}
+    assert {row.format for row in others} == ({"int4"} if kind == "int4" else {"fp8", "int4"})
 
 
 def test_a_larger_input_is_named_where_int8_pays_there_by_the_ratio_that_it_has() -> None:
