@@ -48,9 +48,9 @@ def over_boards(
 def fast_devices(version: TrtVersion | None, *rows: NumberFormat) -> Iterator[tuple[str, LayerTimes]]:
     """Every device that runs the version, has the formats, and multiplies in each of them faster than in FP16.
 
-    Beside others, a format for weights alone is one that the device reads.
+    A format for weights alone is one that the device reads.
     """
-    active = [row for row in rows if "activation" in row.roles] or rows
+    active = [row for row in rows if "activation" in row.roles]
     for name, place, device in known_places():
         board = place.board
         runs = (
@@ -77,7 +77,7 @@ def pays_nowhere(
     row: NumberFormat = INT8,
 ) -> str:
     """A sentence where a format pays over FP16 on no board that runs the version; "" where it does on one."""
-    if not (fp16 and int8):
+    if not (fp16 and int8) or "activation" not in row.roles:
         return ""
     ratios = dict[str, float]()
     for name, times in fast_devices(version, row):

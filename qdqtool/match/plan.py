@@ -131,7 +131,9 @@ class Plan(Displayed):
         shared = sum(len(names) > 1 for names in self.shared_scales().values())
         activations = f"{counted(len(self.activations), 'activation')} ({counted(shared, 'shared scale')})"
         groups, weights = counted(len(self.groups), "fused group"), counted(len(self.weights), "weight")
-        lines = [f"Q/DQ pairs on {activations} and {weights}, around {groups}"]
+        titles = list(dict.fromkeys(point.format.title for point in self.points))
+        kinds = "" if titles in ([], [INT8.title]) else f" in {', '.join(titles)}"
+        lines = [f"Q/DQ pairs on {activations} and {weights}{kinds}, around {groups}"]
         if any(one.int8 for one in self.attentions):
             within = {name for one in self.attentions if one.int8 for name in one.points}
             title = next((point.format.title for point in self.points if point.tensor in within), INT8.title)

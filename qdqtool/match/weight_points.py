@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import onnx
 
@@ -16,10 +16,11 @@ from qdqtool.graph.nodes import DYNAMIC_FP4
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.graph.view import DEQUANTIZE, GraphView, Node, attribute
 from qdqtool.graph.weighted import output_axis, weight_dims, weight_index, weight_type
-from qdqtool.match.plan import Point, Read, Refusal
+from qdqtool.match.plan import Plan, Point, Read, Refusal
 
 FLOAT = onnx.TensorProto.FLOAT
 RULE = "weight-blocks"
+_REASONS = 3  # for a weight in float that a note names
 _DYNAMIC_RANKS = (2, 3)  # of what TRT_FP4DynamicQuantize takes: TensorRT for RTX 1.7.1 refuses four axes
 
 
@@ -125,9 +126,18 @@ def _is_dynamic(view: GraphView, name: str) -> bool:
     return maker is not None and maker.op == DYNAMIC_FP4
 
 
-def blocks_note(points: Iterable[Point]) -> tuple[str, ...]:
-    """A sentence on how many weights have blocks of which length; none where no point has blocks."""
-    lengths = Counter(point.block for point in points if point.block)
+def blocks_notes(decided: Plan) -> tuple[str, ...]:
+    """How many weights have blocks of which length, and why others have none; nothing where no point has blocks."""
+    lengths = Counter(point.block for point in decided.weights if point.block)
+    if not lengths:
+        return ()
     said = (f"{counted(count, 'weight')} in blocks of {length}" for length, count in sorted(lengths.items()))
-    kind = "FP8" if any(point.format.has_two_levels for point in points) else "FP16"
-    return (f"one {kind} scale per block: {', '.join(said)}",) if lengths else ()
+    kind = "FP8" if any(point.format.has_two_levels for point in decided.weights) else "FP16"
+    note = f"one {kind} scale per block: {', '.join(said)}"
+    reasons = Counter(one.reason for one in decided.refusals if one.rule == RULE)
+    if not reasons:
+        return (note,)
+    few = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(_REASONS))
+    few += f"; {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+    stay = "stay" if reasons.total() > 1 else "stays"
+    return note, f"{counted(reasons.total(), 'weight')} {stay} in float ({few})"

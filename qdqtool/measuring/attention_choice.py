@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qdqtool.formats import INT8
 from qdqtool.match.plan import PlanOptions
 from qdqtool.measuring.policies import AUTO_FLOOR, AUTO_GAIN
 from qdqtool.measuring.sensitivity_runner import Quantized, SensitivityRunner, reference_of
@@ -55,15 +56,20 @@ def choose_attentions(
     few = replace(known, samples=known.samples[:SAMPLES], wanted=known.wanted[:SAMPLES])
     what = (source, tentative(options), table.decisions, table.scales, table.all_zero)
     runner = SensitivityRunner(Quantized(*what, reference=few))
-    return _Choice(runner, keys, keeping.max_output_loss).reasons(runs)
+    within = {name for one in runner.plan.attentions for name in one.points}
+    row = next((point.format for point in runner.plan.activations if point.tensor in within), INT8)
+    return _Choice(runner, keys, keeping.max_output_loss, row.title).reasons(runs)
 
 
 class _Choice:
     """One search over the attentions of a model."""
 
-    def __init__(self, runner: SensitivityRunner, keys: Sequence[str], most: float | None) -> None:
+    def __init__(
+        self, runner: SensitivityRunner, keys: Sequence[str], most: float | None, title: str = INT8.title
+    ) -> None:
         self.runner, self.keys = runner, keys
         self.every = {one.key for one in runner.plan.attentions if one.int8}
+        self.title = title
         self.float_loss = self._loss(())
         floor = AUTO_FLOOR if self.float_loss is None else max(AUTO_FLOOR, self.float_loss / (1 - AUTO_GAIN))
         self.limit = floor if most is None else most
@@ -97,4 +103,4 @@ class _Choice:
             return "its loss could not be measured"
         others = f" with {count - 1} others" if count > 1 else ""
         losses = f"from {self.float_loss:.3g} to {loss:.3g}, more than {self.limit:.3g}"
-        return f"in INT8{others} it takes the loss at the outputs {losses}"
+        return f"in {self.title}{others} it takes the loss at the outputs {losses}"

@@ -54,19 +54,21 @@ def forecast_section(
     layers: Sequence[tuple[LayerWork, float]],
     device: str,
     note: str,
+    title: str = "INT8",
 ) -> Section:
-    """FP16 beside INT8 on every board, then each kernel with its bytes and its time on one of them.
+    """FP16 beside a format on every board, then each kernel with its bytes and its time on one of them.
 
     Args:
         boards: name, the engine in FP16, the quantized engine.
         layers: kernels and their microseconds on `device`.
         device: the board whose times the kernels have.
-        note: what INT8 stands for.
+        note: what the format stands for.
+        title: of the format.
     """
     columns = [
         Column("board"),
         Column("FP16 ms", True),
-        Column("INT8 ms", True),
+        Column(f"{title} ms", True),
         Column("speed over FP16", True),
         Column("interval"),
         Column("verdict"),

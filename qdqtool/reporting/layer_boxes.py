@@ -10,7 +10,7 @@ from qdqtool.engine.layer_info import EngineInfo
 from qdqtool.engine.predict import FLOAT, PredictedLayer
 from qdqtool.engine.products import FORMAT_TITLES, count_products
 from qdqtool.formats import number_format
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.precision.element_types import type_name
 from qdqtool.reporting.boxes import LayerBox, Look
 
@@ -60,7 +60,7 @@ def _predicted(layer: PredictedLayer, why: Reason | None, types: Mapping[str, in
     if why[0] == "int8":
         reason = f"in float, though the rules quantize it: {why[1]}"
         return LayerBox(layer.name, layer.kind, kind, "lost" if product else look, reason, layer.nodes)
-    return LayerBox(layer.name, layer.kind, kind, why[0], why[1], layer.nodes)
+    return LayerBox(layer.name, layer.kind, kind, look if why[0] == "fp32" else why[0], why[1], layer.nodes)
 
 
 def _rule(layer: PredictedLayer) -> str:
@@ -95,8 +95,18 @@ def built_boxes(
 
 
 def product_counts(
-    view: GraphView, boxes: Iterable[LayerBox], types: Mapping[str, int] | None = None
+    view: GraphView, boxes: Iterable[LayerBox], types: Mapping[str, int] | None = None, file: GraphView | None = None
 ) -> dict[str, int]:
-    """Type -> how many products compute in it, INT8 first, as `count_products` counts them."""
+    """Type -> how many products compute in it, INT8 first, as `count_products` counts them.
+
+    `types` are those of `file`, the graph as it is stored; the graph itself by default.
+    """
+    made = {node.name: node.key for node in (file or view).every}
     of = {name: box.type for box in boxes if box.look != "converts" for name in box.nodes}
-    return count_products(view, lambda node: of.get(node.name, "?"), types)
+
+    def float_type(node: Node) -> str:
+        """That of the product itself: its layer may end in a Cast."""
+        kind, code = of.get(node.name, "?"), (types or {}).get(made.get(node.name, ""))
+        return kind if code is None or kind in ("?", *FORMAT_TITLES) else type_name(code)
+
+    return count_products(view, float_type, types)

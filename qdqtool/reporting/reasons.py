@@ -25,6 +25,9 @@ def reasons_of(view: GraphView, plan: Plan, decisions: Decisions, findings: Iter
             for read in point.reads:
                 if point.role == "activation":
                     found.setdefault(names.get(read.node, read.node), ("int8", point.reason))
+                elif "activation" not in point.format.roles:
+                    reason = f"its weight is {point.format.title}, and it multiplies floats"
+                    found[names.get(read.node, read.node)] = ("fp32", reason)
     for refusal in plan.refusals:
         found[names.get(refusal.site, refusal.site)] = ("kept", refusal.reason)
     for one in plan.attentions if view.pairs else ():

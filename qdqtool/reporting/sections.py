@@ -303,7 +303,7 @@ def weights_section(rows: Sequence[WeightRow]) -> Section:
             [
                 Cell(wrapped(row.weight)),
                 Cell(wrapped(f"{row.op} {row.reader}")),
-                Cell("INT8" if row.int8 else "float"),
+                Cell(escaped(row.format) or "float"),
                 Cell(str(len(row.largest)), len(row.largest)),
                 Cell(f"{high:.4g}", high),
                 Cell(f"{low:.4g}", low),

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.weighted import is_product, output_axis, weight_index
+from qdqtool.graph.weighted import is_product, output_axis, pair_behind, weight_index
 from qdqtool.match.plan import Plan
 from qdqtool.measures import Measure
+from qdqtool.passes.quant_params import pair_format
 from qdqtool.scales import Scale, ScaleTable
 
 _ROUNDED = 2.0**-22  # relative: a clipping value may be a last place less than the value that it was taken of
@@ -65,14 +66,14 @@ class WeightRow:
         reader: the node that multiplies with it.
         op: the node's operator.
         largest: float32[channels], the largest magnitude of each output channel.
-        int8: whether it is quantized.
+        format: title of the format that it is quantized to; "" of a float weight.
     """
 
     weight: str
     reader: str
     op: str
     largest: npt.NDArray[np.float32]
-    int8: bool
+    format: str
 
     @property
     def ratio(self) -> float:
@@ -120,7 +121,9 @@ def weight_rows(view: GraphView) -> list[WeightRow]:
             continue
         name = view.root(node.inputs[index])
         largest = _largest(array, output_axis(node, index, array.ndim))
-        rows.append(WeightRow(name, node.name, node.op, largest, node.inputs[index] != name or name in view.pairs))
+        pair = pair_behind(view, node.inputs[index]) or next(iter(view.pairs.get(name, ())), None)
+        kind = "" if pair is None else pair_format(view, pair).title
+        rows.append(WeightRow(name, node.name, node.op, largest, kind))
     return rows
 
 

@@ -30,7 +30,7 @@ from qdqtool.graph.opset_lower import opset_warnings
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.target_points import refuse_empty
-from qdqtool.match.weight_points import blocks_note
+from qdqtool.match.weight_points import blocks_notes
 from qdqtool.measuring.keep_float import with_borrowed_scales
 from qdqtool.measuring.sensitivity_runner import QuantizedForm
 from qdqtool.metadata import store_table, stored_table
@@ -215,7 +215,7 @@ def insert(
         table=scaled.table,
         notes=(
             *(*said, *edited.notes, *prepared.notes, *scaled.notes, *quantized.notes),
-            *blocks_note(scaled.plan.weights),
+            *blocks_notes(scaled.plan),
             *_kept_notes(proto, quantized.plan, chosen_now=bool(options.condition) or data is not None),
             *(
                 *costly,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from qdqtool.engine.cost import forecast
 from qdqtool.engine.predict import predict_layers
 from qdqtool.errors import QdqError
+from qdqtool.formats import MIXED, number_format
 from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
 from qdqtool.match.plan import Plan, PlanOptions
@@ -49,6 +50,7 @@ def float_cost_notes(
     known = [f"{count:,} bytes" for count in found if count is not None]
     if len(known) < len(found):
         return []
-    also = f", {known[2]} with {decided.head_noun}s in INT8 as well" if heads else ""
+    title = options.format.upper() if options.format == MIXED else number_format(options.format).title
+    also = f", {known[2]} with {decided.head_noun}s in {title} as well" if heads else ""
     text = f"the predicted layers move {known[0]}, and {known[1]} with the operators that stay in float for accuracy"
-    return [f"{text} in INT8{also} (floats as FP16; not measured); --keep-float 0 keeps nothing"]
+    return [f"{text} in {title}{also} (floats as FP16; not measured); --keep-float 0 keeps nothing"]

@@ -115,7 +115,7 @@ def _draw(found: LookedModel, options: ReportOptions) -> tuple[Drawn, EngineTota
     if options.layers is None:
         return draw_graph(view, predicted, found.layers), None
     info, known = read_layer_info(Path(options.layers)), node_ops(view)
-    reasons = reasons_of(view, context.plan, context.decisions, found.findings)
+    reasons = reasons_of(view, found.plan, context.decisions, found.findings)
     boxes = built_boxes(info, known, compare_layers(found.layers, info, known), reasons)
     return draw_graph(view, boxes, found.layers), totals_of(info)
 
@@ -148,7 +148,7 @@ def _verdict(
     predicted = boxes_of(found)
     kept = {box.title for box in predicted if box.look == "kept"}
     return VerdictFacts(
-        product_counts(found.view, predicted, found.context.typed.types),
+        product_counts(found.view, predicted, found.context.typed.types, found.context.file_view),
         sum(layer.name in kept for layer in found.layers if layer.kind in ("convolution", "product")),
         found.forecast,
         found.bare,
@@ -161,6 +161,7 @@ def _verdict(
         None if cache is None else cache.found,
         found.ratios,
         [row.title for row in formats_in(found.view)],
+        found.row.title,
     )
 
 

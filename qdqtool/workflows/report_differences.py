@@ -30,7 +30,7 @@ def _sums(found: LookedModel, other: LookedModel) -> list[tuple[str, str, str]]:
 
 
 def _products(one: LookedModel) -> str:
-    counts = product_counts(one.view, boxes_of(one), one.context.typed.types)
+    counts = product_counts(one.view, boxes_of(one), one.context.typed.types, one.context.file_view)
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"
 
 

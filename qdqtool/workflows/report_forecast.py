@@ -33,7 +33,7 @@ def forecast_of(found: LookedModel) -> Section | None:
     planned = "" if found.view.pairs else " INT8 is that of the pairs which qdqtool insert would place without data."
     boards = [(one.device, one.fp16, one.int8) for one in found.ratios]
     layers = list(zip(found.work, times.of_each(found.work), strict=True))
-    return forecast_section(boards, layers, device, _NOT_MEASURED + planned)
+    return forecast_section(boards, layers, device, _NOT_MEASURED + planned, found.row.title)
 
 
 def _device(ratios: Sequence[BoardRatio]) -> tuple[str, LayerTimes]:
@@ -80,7 +80,7 @@ def _times(found: LookedModel) -> Iterator[Opportunity]:
     launches = times.launch * len(each)
     if found.view.pairs and not any(one.verdict == "pays" for one in found.ratios):
         yield Opportunity(
-            "INT8 pays on no board known",
+            f"{found.row.title} pays on no board known",
             "FP16 loses less, at about the same speed",
             "take the FP32 model to qdqtool amp, and bench both on the board",
         )
@@ -89,7 +89,7 @@ def _times(found: LookedModel) -> Iterator[Opportunity]:
         yield Opportunity(
             f"{counted(len(converts), 'kernel')} only convert or copy",
             _gain(sum(converts), total, device),
-            "the violet boxes of the graph: each lies between a layer in INT8 and one in float",
+            f"the violet boxes of the graph: each lies between a layer in {found.row.title} and one in float",
         )
     rest: list[tuple[Unit, Unit, str, str]] = [
         ("single", "half", "compute in FP32", "qdqtool amp, or --rest fp16 of qdqtool insert, gives them FP16"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from qdqtool.deploying.board_ratios import BoardRatio, over_boards
@@ -13,17 +14,21 @@ from qdqtool.engine.layer_work import LayerWork
 from qdqtool.engine.predict import PredictedLayer
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.model_layers import predict_engine, predict_engine_of
+from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.edit import traced
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.view import GraphView
+from qdqtool.linting.check_formats import formats_in
 from qdqtool.linting.checks import checks_of, run_checks
 from qdqtool.linting.finding import Finding
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.metadata import stored_table
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.precision.widen import as_fp32
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.reporting.boxes import LayerBox
 from qdqtool.reporting.layer_boxes import predicted_boxes
 from qdqtool.reporting.reasons import reasons_of
@@ -71,6 +76,15 @@ class LookedModel:
     notes: tuple[str, ...]
     ratios: tuple[BoardRatio, ...] = ()
     work: Sequence[LayerWork] | None = None
+    row: NumberFormat = INT8
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What `insert` decides about this graph in the format of its pairs."""
+        target = RTX_TARGET if self.context.target == RTX_TARGET else "gpu"
+        if self.row == INT8:
+            return self.context.plan
+        return plan_pairs(self.context.wide, PlanOptions(target, self.context.asked, format=self.row.name))
 
     @property
     def view(self) -> GraphView:
@@ -91,10 +105,12 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     engine = predict_engine(opened, options.trt_version, target)
     plain, pairs, notes = _without_pairs(context.wide)
     bare, ratios = None, tuple[BoardRatio, ...]()
+    others = [] if any(layer.unit == "int8" for layer in engine.work or ()) else formats_in(opened.view)
+    row = others[0] if others else INT8
     if engine.view.pairs and plain is not None:
         before = predict_engine_of(_as_given(plain, options.reference), options.trt_version, target)
         bare = before.forecast()
-        ratios = tuple(over_boards(before.work, engine.work, options.trt_version))
+        ratios = tuple(over_boards(before.work, engine.work, options.trt_version, row))
     elif not engine.view.pairs and engine.work is not None:
         planned = Engines(opened).int8(options.trt_version, target)
         ratios = tuple(over_boards(engine.work, planned, options.trt_version))
@@ -102,7 +118,7 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     table = stored_table(opened.proto) or ScaleTable()
     cost = engine.forecast()
     return LookedModel(
-        context, engine.layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios, engine.work
+        context, engine.layers, cost, pairs, table, plain, bare, findings, parser, notes, ratios, engine.work, row
     )
 
 
@@ -169,5 +185,5 @@ def _parser(opened: Model, options: ReportOptions) -> ParserVerdict | str:
 def boxes_of(found: LookedModel) -> list[LayerBox]:
     """The predicted layers as boxes, with the reason for the type of each."""
     context = found.context
-    reasons = reasons_of(found.view, context.plan, context.decisions, found.findings)
+    reasons = reasons_of(found.view, found.plan, context.decisions, found.findings)
     return predicted_boxes(found.layers, reasons, context.typed.types)

@@ -53,6 +53,7 @@ class VerdictFacts:
         cache: the cache beside the model.
         ratios: how much faster than FP16 it should be, by board.
         formats: titles of the number formats beside INT8 that the file holds.
+        title: of the format that ratios are of.
     """
 
     products: Mapping[str, int]
@@ -68,6 +69,7 @@ class VerdictFacts:
     cache: CacheCheck | None = None
     ratios: Sequence[BoardRatio] = ()
     formats: Sequence[str] = ()
+    title: str = "INT8"
 
     @property
     def by_cache(self) -> CacheCheck | None:
@@ -214,8 +216,8 @@ def _speed(facts: VerdictFacts) -> list[Card]:
     ordered = sorted(facts.ratios, key=lambda one: one.ratio)
     span = f"{ordered[0].ratio:.2f}x ({ordered[0].device}) to {ordered[-1].ratio:.2f}x ({ordered[-1].device})"
     paying = sum(one.verdict == "pays" for one in ordered)
-    more = f"INT8 pays on {paying} of {counted(len(ordered), 'board')} known; a forecast, not a measurement"
-    label = "Speed over FP16, forecast" if facts.has_pairs else "Speed of INT8 over FP16, forecast"
+    more = f"{facts.title} pays on {paying} of {counted(len(ordered), 'board')} known; a forecast, not a measurement"
+    label = "Speed over FP16, forecast" if facts.has_pairs else f"Speed of {facts.title} over FP16, forecast"
     return [Card(label, span, more, "" if paying else "warn")]
 
 
@@ -246,6 +248,8 @@ _METHODS = 3  # that the card names
 def _scales(facts: VerdictFacts) -> Card:
     origins = scales_by_origin(facts.rows)
     total = sum(origins.values())
+    if not total and facts.formats:
+        return Card("Scales of activations", "none", f"{' and '.join(facts.formats)} weights have theirs in the file")
     if not total:
         return Card("Scales", "none", "the model has no Q/DQ; qdqtool insert places them")
     guessed = sum(count for source, count in origins.items() if source.startswith("estimated"))

@@ -43,7 +43,7 @@ def test_an_attention_in_int8_is_one_kernel_for_every_verb(how: str, int8: int, 
     assert dict(predicted_layers(done.model, "11.4.1").forecast.products_by_type) == wanted
     found = look_at(open_model(done.model), ReportOptions(trt_version=parse("11.4.1"), parser=False))
     boxes = predicted_boxes(found.layers, {}, found.context.typed.types)
-    assert product_counts(found.view, boxes, found.context.typed.types) == wanted
+    assert product_counts(found.view, boxes, found.context.typed.types, found.context.file_view) == wanted
     if done.rest is not None:
         assert {kind: count for kind, count in done.rest.products.items() if count} == wanted
 

@@ -97,7 +97,7 @@ def test_same_parts_same_text() -> None:
 def test_hostile_names_are_text_everywhere() -> None:
     scale = Scale.of(0.5, origin="qdq", method=HOSTILE)
     row = TensorRow(HOSTILE, HOSTILE, scale, True, HOSTILE)
-    weight = WeightRow(HOSTILE, HOSTILE, HOSTILE, np.ones(2, np.float32), True)
+    weight = WeightRow(HOSTILE, HOSTILE, HOSTILE, np.ones(2, np.float32), HOSTILE)
     cache = Cache.of("8502", {"x": np.float32(0.5), HOSTILE[:5]: np.float32(1)})
     parts = [
         sections.verdict_section([sections.Card(HOSTILE, HOSTILE, HOSTILE)]),
@@ -257,7 +257,7 @@ def test_the_threshold_stands_where_amax_is(amax: float, place: float | None) ->
 @pytest.mark.filterwarnings("error")
 def test_weights_beyond_all_bounds_are_shown_without_a_complaint() -> None:
     for values in ([np.inf, 1.0], [np.nan, 1.0], [3e38, 1e-38], [0.0, 0.0]):
-        row = WeightRow("w", "c", "Conv", np.array(values, np.float32), True)
+        row = WeightRow("w", "c", "Conv", np.array(values, np.float32), "INT8")
         text = sections.weights_section([row]).content
         assert text.count("<tr id=") == 1
         assert 'data-v="nan"' not in text and 'data-v="inf"' not in text

@@ -99,20 +99,20 @@ def test_weights_are_measured_along_their_output_channels(node: str, largest: li
     model.graph.initializer[0].ClearField("float_data")
     model.graph.initializer[0].raw_data = np.array([-1, -4, -5, 6], np.float32).tobytes()
     (row,) = weight_rows(GraphView(model.graph))
-    assert row.largest.tolist() == largest and not row.int8
+    assert row.largest.tolist() == largest and not row.format
     assert row.ratio == largest[1] / largest[0]
 
 
 def test_quantized_weights_are_told_apart() -> None:
     model = insert(model_of(SMALL_NET)).model
-    rows = {row.reader: row.int8 for row in weight_rows(GraphView(model.graph))}
-    assert set(rows.values()) == {True}
-    assert set({row.int8 for row in weight_rows(view_of())}) == {False}
+    rows = {row.reader: row.format for row in weight_rows(GraphView(model.graph))}
+    assert set(rows.values()) == {"INT8"}
+    assert {row.format for row in weight_rows(view_of())} == {""}
 
 
 def test_channels_that_are_all_zero_do_not_make_the_ratio() -> None:
-    assert WeightRow("w", "c", "Conv", np.array([0.0, 2.0, 4.0], np.float32), True).ratio == 2.0
-    assert WeightRow("w", "c", "Conv", np.zeros(3, np.float32), True).ratio == 1.0
+    assert WeightRow("w", "c", "Conv", np.array([0.0, 2.0, 4.0], np.float32), "INT8").ratio == 2.0
+    assert WeightRow("w", "c", "Conv", np.zeros(3, np.float32), "INT8").ratio == 1.0
 
 
 def test_scales_are_counted_by_where_they_come_from() -> None:

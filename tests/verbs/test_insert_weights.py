@@ -100,7 +100,9 @@ def test_the_search_loses_less_than_rounding_on_other_data() -> None:
     model, fresh = network(), samples(20, seed=1)[6:]
     plain = insert(model, options=INT4).model
     found = insert(model, data=samples(), options=INT4)
-    assert any("scale per block" in note for note in found.notes)
+    (sizes,) = [place for place, note in enumerate(found.notes) if "scale per block" in note]
+    assert found.notes[sizes + 1].startswith("1 weight stays in float (1: the 24 values")
+    assert "weights in INT4" in found.plan.counts()[0]
     assert found.output_loss is not None and found.output_loss.value is not None
     errors = [
         sum(float(np.square(run(one, feed) - run(model, feed)).sum()) for feed in fresh) for one in (plain, found.model)

@@ -16,7 +16,9 @@ from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.graph.io import open_model
 from qdqtool.linting.finding import Finding
+from qdqtool.match.plan import PlanOptions
 from qdqtool.measures import Measure
 from qdqtool.recipe.values import RecipeStep
 from qdqtool.reporting.sections import Card
@@ -24,8 +26,14 @@ from qdqtool.reporting.tensor_rows import TensorRow
 from qdqtool.scales import Scale
 from qdqtool.tensorrt_rtx.parser import ParserMessage, ParserVerdict
 from qdqtool.verbs.evaluation_result import Evaluation
+from qdqtool.verbs.insert import insert
+from qdqtool.verbs.insert_options import InsertOptions
+from qdqtool.workflows.report_forecast import forecast_of
+from qdqtool.workflows.report_look import boxes_of, look_at
 from qdqtool.workflows.report_measure import MeasuredReport, main_figure
+from qdqtool.workflows.report_options import ReportOptions
 from qdqtool.workflows.report_verdict import VerdictFacts, verdict_cards, verdict_sentence
+from tests.graphs import model_of
 
 PAIRED = TensorRow("x", "input", Scale.of(0.5, origin="qdq", method="mse"), True, "")
 COST = Forecast(10, 8, 1, 0, 36_000_000)
@@ -221,3 +229,24 @@ def test_the_likely_cause_is_a_card_and_a_word_of_the_sentence() -> None:
     assert "; likely cause: per-tensor weights; lint" in verdict_sentence(facts)
     none = replace(facts, measured=replace(facts.measured, causes=LossCauses((), 0.0, 8)))
     assert "cause" not in verdict_sentence(none)
+
+
+FP8_NET = """g (float[1,32,8,8] x) => (float[1,32,8,8] y) <float[32,32,3,3] w, float[8,32,1,1] t, float[32,8,1,1] u>
+{ c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) d = Conv(r, t) y = Conv(d, u) }"""
+INT4_NET = """g (float[1,8,64] x) => (float[1,8,64] y) <float[64,64] w, float[64,24] v, float[24,64] u>
+{ a = MatMul(x, w) b = MatMul(a, v) y = MatMul(b, u) }"""
+
+
+@pytest.mark.parametrize(("kind", "net", "title", "kept"), [("fp8", FP8_NET, "FP8", 2), ("int4", INT4_NET, "INT4", 1)])
+def test_a_file_of_another_format_is_told_of_in_that_format(kind: str, net: str, title: str, kept: int) -> None:
+    """Its layers in float were "in float, though the rules quantize it", and boards were asked whether INT8 pays."""
+    placed = insert(model_of(net), options=InsertOptions(PlanOptions(format=kind, float_heads="none"))).model
+    found = look_at(open_model(placed), ReportOptions(parser=False))
+    boxes = boxes_of(found)
+    assert found.row.title == title and found.ratios
+    assert sum(box.look == "kept" for box in boxes) == kept and not any("INT8" in box.reason for box in boxes)
+    section = forecast_of(found)
+    assert section is not None and f"{title} ms" in section.content
+    facts = replace(FACTS, rows=(), formats=[title], title=title, ratios=found.ratios)
+    assert card(facts, f"Speed of {title} over FP16, forecast").more.startswith(f"{title} pays on")
+    assert title in card(facts, "Scales of activations").more
