@@ -18,6 +18,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.match.weight_points import blocks_notes
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 17]>
@@ -96,12 +97,16 @@ def test_codes_in_the_file_are_those_of_the_formula() -> None:
         assert codes.astype(ml_dtypes.int4).tobytes() == made[f"{name}_Q"].astype(ml_dtypes.int4).tobytes()
 
 
+def test_weights_that_no_block_divides_are_counted_with_the_reason() -> None:
+    (sizes, left) = blocks_notes(plan(network(), PlanOptions(format="int4", float_heads="none")))
+    assert "weights in blocks of 32" in sizes and left.startswith("1 weight stays in float (1: the 24 values")
+
+
 def test_the_search_loses_less_than_rounding_on_other_data() -> None:
     model, fresh = network(), samples(20, seed=1)[6:]
     plain = insert(model, options=INT4).model
     found = insert(model, data=samples(), options=INT4)
-    (sizes,) = [place for place, note in enumerate(found.notes) if "scale per block" in note]
-    assert found.notes[sizes + 1].startswith("1 weight stays in float (1: the 24 values")
+    assert any("scale per block" in note for note in found.notes)
     assert "weights in INT4" in found.plan.counts()[0]
     assert found.output_loss is not None and found.output_loss.value is not None
     errors = [
