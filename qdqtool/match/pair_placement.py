@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import onnx
 
+from qdqtool.formats import INT8
 from qdqtool.graph.view import Node, Use
 from qdqtool.graph.weighted import is_product, weight_index, weight_type
 from qdqtool.match.attention import Attention, output_reads
@@ -37,9 +38,10 @@ class Placer:
         kept: Mapping[str, tuple[str, str]] | None = None,
         requantize_points: Collection[str] = (),
         attentions: Iterable[Attention] = (),
+        title: str = INT8.title,
     ) -> None:
         """Begin with nothing found."""
-        self.attentions = tuple(attentions)
+        self.attentions, self._title = tuple(attentions), title
         self._nodes, self.view, self.floats = nodes, nodes.view, floats
         self.kept, self.requantize_points = kept or {}, frozenset(requantize_points)
         self.group_of = {group.output: group for group in groups}
@@ -62,7 +64,7 @@ class Placer:
             if index is not None:
                 rule = self._nodes.rule("consumer", node)
                 assert isinstance(rule, Int8Consumer)
-                self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads INT8")
+                self._read(Use(node, 1 - index), rule.name, f"{node.op} {node.name} reads {self._title}")
         for one in self._nodes.products_left_float:
             self._refuse(one.site, one.rule, one.reason)
         self._place_attentions()
@@ -118,7 +120,7 @@ class Placer:
             return True
         kind = weight_type(self.view, node.inputs[index])
         odd = f"{reason_of('weight')}: element type {onnx.TensorProto.DataType.Name(kind)}"
-        reason = "no rule reads it in INT8" if kind == onnx.TensorProto.FLOAT else odd
+        reason = f"no rule reads it in {self._title}" if kind == onnx.TensorProto.FLOAT else odd
         if node.op in operator_set("left_float"):
             reason = no_pairs_for(node)
         self._refuse(node.name, "weighted", reason)
@@ -184,7 +186,9 @@ class Placer:
             if group is not None:
                 if group.residual is not None and group.start.key not in self.floats:
                     self._read(
-                        group.residual, group.rule, f"the skip connection of {group.residual.node.name} is read in INT8"
+                        group.residual,
+                        group.rule,
+                        f"the skip connection of {group.residual.node.name} is read in {self._title}",
                     )
                 continue
             producer = self.view.producer(tensor)
@@ -197,7 +201,9 @@ class Placer:
                 self._refuse(producer.name, rule.name, f"its input {odd} is computed in float")
                 continue
             for index in indices:
-                self._read(Use(producer, index), rule.name, f"{producer.op} {producer.name} is INT8 on both sides")
+                self._read(
+                    Use(producer, index), rule.name, f"{producer.op} {producer.name} is {self._title} on both sides"
+                )
 
     def _from_int8(self, name: str) -> bool:
         """Whether a tensor comes, across what commutes, out of an operator that runs in INT8."""

@@ -107,7 +107,9 @@ class Planner:
         if not chosen.blocks:
             attentions = self._attentions_with({*(floats or ()), *(others or {})})
             points_at = self.decisions.requantize_points
-            placer = Placer(self._nodes, self._groups, stay | set(refused), refused, points_at, attentions)
+            placer = Placer(
+                self._nodes, self._groups, stay | set(refused), refused, points_at, attentions, chosen.title
+            )
             points, refusals = placer.place()
             stayed, attentions = placer.floats, placer.attentions
         else:

@@ -82,9 +82,9 @@ class LookedModel:
     def plan(self) -> Plan:
         """What `insert` decides about this graph in the format of its pairs."""
         target = RTX_TARGET if self.context.target == RTX_TARGET else "gpu"
-        if self.row == INT8:
+        if self.row == INT8 or self.plain is None:
             return self.context.plan
-        return plan_pairs(self.context.wide, PlanOptions(target, self.context.asked, format=self.row.name))
+        return plan_pairs(self.plain, PlanOptions(target, self.context.asked, format=self.row.name))
 
     @property
     def view(self) -> GraphView:
