@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qdqtool.display import counted
+from qdqtool.dla.assignment import DlaReport
 
 _NAMED = 5  # layers that a line names
 
@@ -20,12 +21,22 @@ class LayersLeft:
         in_float: layer -> why; of a model with Q/DQ convolutions and matrix products, beside a cache what builders are
             told to keep in float.
         on_gpu: node -> why the DLA does not run it; empty on a GPU.
-        warning: what more DLA subgraphs than a core holds mean; "" where they fit, and on a GPU.
+        dla: where the nodes of what was written run; None on a GPU.
     """
 
     in_float: Mapping[str, str] = field(default_factory=dict)
     on_gpu: Mapping[str, str] = field(default_factory=dict)
-    warning: str = ""
+    dla: DlaReport | None = None
+
+    @property
+    def warning(self) -> str:
+        """What more DLA subgraphs than a core holds mean; "" where they fit, and on a GPU."""
+        return "" if self.dla is None else "; ".join(self.dla.overflow())
+
+    @property
+    def guesses(self) -> str:
+        """What of the DLA's part rests on guesses; "" where nothing does, and on a GPU."""
+        return "" if self.dla is None else self.dla.guesses()
 
     def lines(self) -> list[str]:
         """What `deploy` prints of them: how many, and the first of them."""

@@ -101,13 +101,13 @@ def require_opset(target: DeployTarget, proto: onnx.ModelProto, name: str) -> No
         raise QdqError(name, reason, todo)
 
 
-def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, view: GraphView) -> list[str]:
-    """What the target runs of a model: five lines."""
+def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, dla: DlaReport | None) -> list[str]:
+    """What the target runs of a model, and of what was written its DLA: five lines."""
     return [
         f"for {target.place.title}",
         _types_line(target),
         _int8_line(target),
-        _dla_line(target, view),
+        _dla_line(target, dla),
         _parser_line(target, proto),
     ]
 
@@ -134,23 +134,18 @@ def _int8_line(target: DeployTarget) -> str:
     return "INT8 by Q/DQ in the model" + ("; it reads no caches" if target.typed else "; it reads caches, too")
 
 
-def _dla_line(target: DeployTarget, view: GraphView) -> str:
+def _dla_line(target: DeployTarget, report: DlaReport | None) -> str:
     board = target.place.board
-    if target.kind != "dla" or target.version is None:
+    if report is None:
         has = board is not None and board.dla is not None and target.version is not None
         return "DLA: not used (add --dla)" if has else "DLA: none"
-    return dla_line(dla_report(target, view))
+    return dla_line(report)
 
 
 def dla_report(target: DeployTarget, view: GraphView, floats: Collection[str] = ()) -> DlaReport:
     """Which nodes the DLA of a target runs."""
     assert target.version is not None
     return dla_findings(view, target.version, target.dla, floats)
-
-
-def dla_guesses(target: DeployTarget, view: GraphView) -> str:
-    """What of the DLA's part of a model rests on guesses; empty where nothing does, and on a GPU."""
-    return dla_report(target, view).guesses() if target.kind == "dla" and target.version is not None else ""
 
 
 def dla_line(report: DlaReport) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _FIRST_OF_ITS_OWN = 11  # TensorRT from here on is judged by this parser unasked
 _PARSER_CODES = frozenset({"Q050", "Q051"})
+_NAMED = 3  # places that a line names beside what to do there
 _SHOWN = 5  # places of one code, before "and N more"
 
 
@@ -289,8 +290,19 @@ def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> 
     lines += [f"  {finding.where}: {finding.message}" for finding in shown]
     if len(found) > len(shown):
         lines.append(f"  and {len(found) - len(shown)} more (--all shows them)")
-    fixes = dict.fromkeys(finding.fix for finding in listed if finding.fix)
-    return lines + [f"  to do: {fix}" for fix in fixes]
+    fixes: dict[str, list[str]] = {}
+    for finding in listed:
+        if finding.fix:
+            fixes.setdefault(finding.fix, []).append(finding.where)
+    if len(fixes) == 1:
+        return [*lines, *(f"  to do: {fix}" for fix in fixes)]
+    return lines + [f"  to do at {_places(places)}: {fix}" for fix, places in fixes.items()]
+
+
+def _places(places: Sequence[str]) -> str:
+    """The first places, each once, and how many more there are."""
+    once = list(dict.fromkeys(places))
+    return ", ".join(once[:_NAMED]) + (f" and {len(once) - _NAMED} more" if once[_NAMED:] else "")
 
 
 def _notes(code: str, name: str, found: Sequence[Finding]) -> str:

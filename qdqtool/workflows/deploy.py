@@ -17,7 +17,7 @@ from qdqtool.deploying.bench_script import BuildScript
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
-from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.write_files import refuse_unwritable
@@ -100,7 +100,7 @@ def deploy(
             run.untold = [partial(options.say, line) for line in (verdict, *wrong)]
             done = run.fill(place, folder)
     changes = () if expected is None else expected.changes
-    lines = (*told_in_lines(target, opened.proto, opened.view), *changes, *target.place.notes)
+    lines = (*told_in_lines(target, opened.proto, done.left.dla), *changes, *target.place.notes)
     return replace(done, target=lines, known_wrong=tuple(wrong))
 
 
@@ -208,7 +208,7 @@ class _Deployment:
         self._made: dict[str, MadeFiles] = {}
         self._figures: dict[str, ResampledFigure] = {}
         self.metric = self.chosen_by = self.verdict = ""
-        self._device = device_of(options.place)
+        self._device = None if target.kind == "dla" else device_of(options.place)  # whose times are known
 
     def fill(self, place: Path, folder: Path) -> DeployResult:
         """Try everything, keep one and write its files to a place that becomes the folder."""
@@ -416,7 +416,7 @@ class _Deployment:
             "reference_warning": self._judges.reference_warning or None,
             "known_wrong": _known_wrong(self._target, self._opened),
             "dla_warning": outcome.left.warning or None,
-            "dla_guesses": dla_guesses(self._target, self._opened.view) or None,
+            "dla_guesses": outcome.left.guesses or None,
             **outcome.left.to_json(),
         }
 

@@ -31,7 +31,7 @@ def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarge
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     report = dla_report(target, view, weighted if candidate.is_float else ())
     reasons = {one.name: "; ".join(reason.text for reason in one.reasons) for one in report.fallbacks}
-    return LayersLeft(in_float, reasons, "; ".join(report.overflow()))
+    return LayersLeft(in_float, reasons, report)
 
 
 def has_shuffles(model: Path, target: DeployTarget) -> bool:

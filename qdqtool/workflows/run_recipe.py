@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qdqtool import __version__
 from qdqtool.recipe.command_line import CommandLine
-from qdqtool.recipe.model_facts import forecast_device
+from qdqtool.recipe.model_facts import NO_DEVICE, forecast_device
 from qdqtool.recipe.plan_steps import PlannedStep, plan_steps
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.recipe.run_steps import RunRequest, run_steps
@@ -74,6 +74,8 @@ def run_recipe(
     for note in plan.notes:
         options.tell(f"warning: {note}")
     model = None if read.model is None else read.base / read.model
+    if any(step.options.get("target") == "dla" for step in read.steps):
+        read = replace(read, device=NO_DEVICE)  # the cost model is of GPUs
     device, typed = forecast_device(read.device), builds_by_file_types(read.steps)
     request = RunRequest(plan.steps, plan.folder, __version__, model, options.again, device, typed)
     done, facts = run_steps(request, commands.call, options.tell)

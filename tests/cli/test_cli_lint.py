@@ -73,6 +73,15 @@ def test_the_text_says_what_where_how_many_and_what_to_do(folder: Path, capsys: 
     assert lines[-1].endswith(": qdqtool lint --explain Q010")
 
 
+def test_what_to_do_names_the_places_where_one_code_has_several_remedies(tmp_path: Path, capsys: Capsys) -> None:
+    nodes = "e = Exp(x) p = Pad<pads=[0,0,1,1,0,0,1,1]>(e) q = Pad<pads=[0,0,1,1,0,0,1,1]>(p) y = Sin(q)"
+    text = f"net (float[1,4,8,8] x) => (float[1,4,12,12] y) {{ {nodes} }}"
+    onnx.save(model_of(text, 10), tmp_path / "m.onnx")
+    said = run(capsys, "lint", tmp_path / "m.onnx", "--target", "dla", "--select", "Q030").out.splitlines()
+    todo = [line for line in said if line.startswith("  to do")]
+    assert len(todo) > 1 and any(line.startswith("  to do at p, q: ") for line in todo)
+
+
 def test_many_places_are_cut_off_and_all_shows_them(folder: Path, capsys: Capsys) -> None:
     graph = onnx.load(folder / "m.onnx").graph
     for number in range(9):

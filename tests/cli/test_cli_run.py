@@ -218,3 +218,10 @@ def test_a_first_step_that_fails_is_one_line(tmp_path: Path, capsys: Capsys) -> 
     (tmp_path / "m.onnx").write_bytes(b"no model")
     recipe.write_text('[[step]]\nverb = "lint"\nmodel = "m.onnx"\n', "utf-8")
     refused(run(capsys, "run", recipe), "m.onnx")
+
+
+def test_no_time_of_a_gpu_is_forecast_for_a_dla(tmp_path: Path, capsys: Capsys) -> None:
+    text = RECIPE.replace('target = "gpu"', 'target = "dla"')
+    assert text != RECIPE
+    said = run(capsys, "run", write_recipe(tmp_path, text))
+    assert said.code == 0 and " ms forecast" not in said.out

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from qdqtool.deploying.target import DeployTarget, dla_guesses, require_opset, target_at, told_in_lines
+from qdqtool.deploying.layers_left import LayersLeft
+from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, told_in_lines
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.view import GraphView
@@ -66,7 +67,8 @@ def test_the_highest_opset_is_read_and_the_next_one_is_not() -> None:
 
 def lines(place: str, *, dla: bool = False) -> list[str]:
     model = model_of(SMALL_NET)
-    return told_in_lines(target(place, dla=dla), model, GraphView(model.graph))
+    to = target(place, dla=dla)
+    return told_in_lines(to, model, dla_report(to, GraphView(model.graph)) if dla else None)
 
 
 def test_five_lines_for_a_gpu() -> None:
@@ -107,7 +109,8 @@ def test_what_of_a_dla_is_a_guess_is_told() -> None:
     text = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { a = Relu(x) z = LeakyRelu(a) }"
     view = GraphView(model_of(text).graph)
     xavier = target("xavier-nx:jp4.6.1", dla=True)
-    said = dla_guesses(xavier, view)
+    report = dla_report(xavier, view)
+    said = LayersLeft(dla=report).guesses
     assert said.startswith("by a guess") and "1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA" in said
-    assert told_in_lines(xavier, model_of(text), view)[3].endswith(said)
-    assert dla_guesses(target("orin:8.6", dla=True), view) == "" == dla_guesses(target("orin:8.6"), view)
+    assert told_in_lines(xavier, model_of(text), report)[3].endswith(said)
+    assert LayersLeft(dla=dla_report(target("orin:8.6", dla=True), view)).guesses == "" == LayersLeft().guesses

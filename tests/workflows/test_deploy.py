@@ -20,10 +20,15 @@ from qdqtool import DeployOptions, deploy
 from qdqtool.cli.main import main
 from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.deploying.choice import CandidateTrial
+from qdqtool.deploying.target import dla_line
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
+from qdqtool.recipe.read_recipe import read_recipe
+from qdqtool.trtversion import parse
 from qdqtool.verbs.forecast import BoardForecast
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import SMALL_NET, model_of
 from tests.workflows.deploy_net import facts_of, made, write_net
 
@@ -118,6 +123,7 @@ def test_the_recipe_of_a_peeled_model_gives_all_of_its_files(here: Path, monkeyp
     result = deploy(here / "net.onnx", here / "data.npy", here / "peeled", options)
     assert result.chosen.name == "insert-gpu"
     again = run_again(result.folder, monkeypatch)
+    assert read_recipe(result.folder / "recipe.toml").device == "none", "no times of DLAs are known"
     names = {name for name in result.files if name.startswith("net.int8.")}
     assert names <= {path.name for path in again.iterdir()} and len(names) >= 5
     for name in names:
@@ -130,6 +136,8 @@ def test_what_rests_on_a_guess_is_in_the_facts(here: Path, tmp_path: Path) -> No
     onnx.save(model_of(text, 11), tmp_path / "leaky.onnx")
     options = DeployOptions("xavier-nx:jp4.6.1", dla=True, effort="fast", progress=False)
     result = deploy(tmp_path / "leaky.onnx", here / "data.npy", tmp_path / "out", options)
+    found = lint(result.folder / "leaky.int8.onnx", LintOptions("dla", parse("jp4.6.1"), platform="xavier")).dla
+    assert found is not None and dla_line(found) == result.target[3], "lint counts the nodes of the written file, too"
     assert "1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA" in facts_of(result)["dla_guesses"]
     assert facts_of(made(here, "8.6.1"))["dla_guesses"] is None
 
