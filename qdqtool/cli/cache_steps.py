@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.build_lines import build_lines, inputs_of_file, where_trtexec_is
 from qdqtool.cli.command_lines import again, next_line, run_script, shell_line, stem_of
+from qdqtool.cli.next_steps import without_option
 from qdqtool.display import counted
 
 if TYPE_CHECKING:
@@ -94,4 +95,9 @@ def after_script(
         return [run_script(emitted["trtexec"])]
     if "polygraphy-script" in emitted:
         return [_polygraphy_line(files, emitted["polygraphy-script"], args.target, version)]
-    return [next_line(again(args, "--emit", "polygraphy-script"))]
+    words = [*without_option("--emit", args.words), "--emit", "polygraphy-script"]
+    return [
+        f"{emitted['trtexec']} builds in INT8 what should stay in float, as this trtexec takes no names of layers; "
+        "a script of Polygraphy keeps it in float",
+        next_line(shell_line("qdqtool", *words)),
+    ]
