@@ -24,7 +24,9 @@ _HALVES = "floats: as FP16, unless a file has FP16 or BF16 tensors, as no step i
 _TIMES = (
     "latency: forecast of those layers for {}, with the rate of FP16 where not INT8, unless a bench step measured it"
 )
-_NO_TIMES = "latency: measured by a bench step; none is forecast, of a DLA as of a board without figures in rules/devices.toml"
+_NO_TIMES = (
+    "latency: measured by a bench step; none is forecast, of a DLA as of a board without figures in rules/devices.toml"
+)
 _JUDGED = "task metrics: from the evaluate steps, losses with 95 % intervals; nothing was run in TensorRT"
 
 
