@@ -96,8 +96,6 @@ def after_script(
     if "polygraphy-script" in emitted:
         return [_polygraphy_line(files, emitted["polygraphy-script"], args.target, version)]
     words = [*without_option("--emit", args.words), "--emit", "polygraphy-script"]
-    return [
-        f"{emitted['trtexec']} builds in INT8 what should stay in float, as this trtexec takes no names of layers; "
-        "a script of Polygraphy keeps it in float",
-        next_line(shell_line("qdqtool", *words)),
-    ]
+    why = "as this trtexec takes no names of layers; a script of Polygraphy keeps it in float"
+    said = f"{emitted['trtexec']} builds in INT8 what should stay in float, {why}"
+    return [said, next_line(shell_line("qdqtool", *words))]
