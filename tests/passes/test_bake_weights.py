@@ -169,3 +169,11 @@ def test_comparing_keeps_no_copy_of_a_large_weight() -> None:
     tracemalloc.stop()
     assert all(one.change > 0 and one.value is None for one in found)
     assert peak < 16 * module._BLOCK_BYTES
+
+
+def test_a_weight_with_a_zero_point_keeps_its_values() -> None:
+    """int8 with zero point 3 and steps of .5: levels from -131 to 124."""
+    code = module.WeightCode(Scale.of(0.5), QuantParams("int8", np.array(3), -128, 127))
+    value = np.array([[-65.5, -1.0, 62.0, 70.0]], np.float32)
+    _, levels, _, made = module._coded(value, code)
+    assert levels.tolist() == [[-131, -2, 124, 124]] and made.tolist() == [[-65.5, -1.0, 62.0, 62.0]]

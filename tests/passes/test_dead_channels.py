@@ -69,6 +69,14 @@ def test_a_dead_channel_gets_a_positive_scale_and_nothing_else_changes(model: on
     assert not list(find_dead_channels(view)) and not repair_dead_channels(Model(model).view)
 
 
+def test_integers_without_a_zero_point_are_repaired() -> None:
+    model = net(integers(), SCALES)
+    node = next(one for one in model.graph.node if one.output[0] == "wd")
+    del node.input[2]
+    before = outputs_of(model)
+    assert repair_dead_channels(Model(model).view) and outputs_of(model) == before
+
+
 def test_the_other_scales_keep_their_bits() -> None:
     model = net(integers(), SCALES)
     repair_dead_channels(Model(model).view)

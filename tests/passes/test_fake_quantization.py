@@ -35,14 +35,16 @@ CONSTANTS = {
     "half": np.float32(0.5),
     "zu": np.float32(128),
     "zi": np.array(2, np.int32),
+    "sq": SCALE.reshape(1, 1, 1),
     "vs": np.linspace(0.01, 0.02, 4, dtype=np.float32).reshape(4, 1, 1),
     "vr": 1 / np.linspace(0.01, 0.02, 4, dtype=np.float32).reshape(4, 1, 1),
 }
-SHAPES = {"vs": "float[4,1,1] vs", "vr": "float[4,1,1] vr", "zi": "int32 zi"}
+SHAPES = {"sq": "float[1,1,1] sq", "vs": "float[4,1,1] vs", "vr": "float[4,1,1] vr", "zi": "int32 zi"}
 ROUND = "v = Div(x, s) i = Round(v)"
 # Spelling -> text from x to y, and what the pair is: type, zero point, whether values are the same bit for bit.
 SPELLINGS: dict[str, tuple[str, str, int, bool]] = {
     "div": (f"{ROUND} c = Clip(i, lo, hi) y = Mul(c, s)", "int8", 0, True),
+    "scale of another rank": (f"{ROUND} c = Clip(i, lo, hi) y = Mul(c, sq)", "int8", 0, True),
     "constant on the left": (f"{ROUND} c = Clip(i, lo, hi) y = Mul(s, c)", "int8", 0, True),
     "reciprocal in": ("v = Mul(x, r) i = Round(v) c = Clip(i, lo, hi) y = Mul(c, s)", "int8", 0, False),
     "reciprocal out": (f"{ROUND} c = Clip(i, lo, hi) y = Div(c, r)", "int8", 0, False),
@@ -159,6 +161,29 @@ def test_integers_that_8_bits_do_not_hold_stay_and_are_named() -> None:
     )
     (note,) = write_pairs(Model(model))
     assert "stays in float" in note and "-128 to 1023" in note and len(model.graph.node) == 4
+
+
+def test_a_chain_whose_integers_the_graph_gives_out_stays() -> None:
+    model = net(f"{ROUND} c = Clip(i, lo, hi) y = Mul(c, s)")
+    model.graph.output.append(onnx.helper.make_tensor_value_info("c", onnx.TensorProto.FLOAT, [2, 4, 8, 8]))
+    assert not write_pairs(Model(model))
+
+
+def test_a_clip_on_both_sides_of_the_integers_stays_whole() -> None:
+    (chain,) = find_fake_quantization(GraphView(net(f"{ROUND} c = Clip(i, least, four) y = Mul(c, s)").graph))
+    assert (chain.low, chain.high, chain.needs_clip, chain.drops_clip) == (-127, 7, True, False)
+
+
+@pytest.mark.parametrize(("least", "clips"), [(-9, False), (-11, True)])
+def test_a_constant_keeps_the_clip_that_its_integers_need(least: int, clips: bool) -> None:
+    """Integers of 4 bits with zero point 2: -8 to 7."""
+    model = net(
+        "v = Div(w, s) i = Round(v) a = Add(i, z) c = Clip(a, minus, four) b = Sub(c, z) q = Mul(b, s) y = Add(x, q)"
+    )
+    codes = np.linspace(least, 5, 4, dtype=np.float32).reshape(4, 1, 1)
+    model.graph.initializer.append(numpy_helper.from_array(codes * SCALE, "w"))
+    (chain,) = find_fake_quantization(GraphView(model.graph))
+    assert (chain.low, chain.high, chain.needs_clip) == (-8, 7, clips)
 
 
 def fake(name: str, scale: str, to: str) -> str:

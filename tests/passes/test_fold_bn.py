@@ -242,6 +242,13 @@ def test_quantized_tensor_between_stays() -> None:
     assert "no Conv" in reason(proto)
 
 
+def test_pair_that_the_graph_gives_out_keeps_its_tensor() -> None:
+    body = f"""Y = Conv(X, W) Q = QuantizeLinear(Y, s, z) D = DequantizeLinear(Q, s, z) OUT = {NORM.format("Y")}"""
+    proto = model(body, out="OUT D", W=(4, 4, 1, 1), s=())
+    proto.graph.initializer.append(numpy_helper.from_array(np.int8(0), "z"))
+    assert "is quantized" in reason(proto)
+
+
 def test_name_that_a_body_reads_stays() -> None:
     proto = model(f"Y = Conv(X, W) Z = {NORM.format('Y')} OUT = Relu(Z)", W=(4, 4, 1, 1))
     body = onnx.helper.make_graph(

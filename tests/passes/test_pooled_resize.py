@@ -85,6 +85,9 @@ OTHERS = {
     "scales from outside": model_of(
         f"g (float[1,4,8,12] x, float[4] s) => (float[1,4,4,6] y) {{ c = Relu(x) y = Resize{HALF}(c, , s) }}", 13
     ),
+    "strided convolution": model_of(
+        "g (float[1,4,8,12] x) => (float[1,4,4,6] y) <float[4,4,1,1] w> { c = Relu(x) y = Conv<strides=[2,2]>(c, w) }", 13
+    ),
     "antialiased": model_of(
         'g (float[1,4,8,12] x) => (float[1,4,4,6] y) <float[4] s = {1, 1, 0.5, 0.5}> { c = Relu(x) y = Resize<mode="linear", antialias=1>(c, , s) }', 18
     ),
