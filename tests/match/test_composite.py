@@ -53,6 +53,15 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(("high", "there"), [(6, True), (5, False)])
+def test_limits_that_an_old_clip_has_as_attributes_match(high: int, there: bool) -> None:
+    pattern = f"{HEADER} {{ lo = Constant<value_float = 0.0>() hi = Constant<value_float = 6.0>() c = Clip(x, lo, hi) y = Exp(c) }}"
+    view = view_of(
+        f"g (float[4] x) => (float[4] z) {{ a = Relu(x) c = Clip<min=0.0, max={high}.0>(a) y = Exp(c) z = Abs(y) }}", 9
+    )
+    assert (find_composite(view, compile_composite(composite(pattern)), "a") is not None) is there
+
+
 @pytest.mark.parametrize(("body", "there"), CASES.values(), ids=CASES)
 def test_what_matches(body: str, there: bool) -> None:
     assert (find(body) is not None) is there
