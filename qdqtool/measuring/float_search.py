@@ -147,7 +147,7 @@ class _Search:
         candidates = [one for one in self.findings.values() if one.share <= limits.share]
         if (limits.each or limits.count is not None) and not self.runner.is_relative:
             candidates = shortlist(candidates, self.runner.plan)
-        if limits.each and not self._gains([one.node for one in candidates], limits.each):
+        if limits.each and not self._is_worth_ranking([one.node for one in candidates], limits.each):
             return None
         ranked = [one for one in self._ranked(candidates) if one.alone >= limits.each * self.before]
         ranked = self._gaining(self._runnable(self._within(ranked, limits)), limits)
@@ -192,6 +192,14 @@ class _Search:
                 found.append(one)
                 left -= share
         return found[: min(len(self.findings) - 1, len(found) if limits.count is None else limits.count)]
+
+    def _is_worth_ranking(self, nodes: Sequence[str], gain: float) -> bool:
+        """Whether all of them in float bring enough, and one of them can be ranked after that run."""
+        left = self.most_macs - self.runner.spent - self.runner.cost(nodes)
+        if nodes and self.runner.least_cost(set(self.findings) - {nodes[0]}) > left:
+            self.beyond_macs.update(nodes)
+            return False
+        return self._gains(nodes, gain)
 
     def _gaining(self, ranked: list[Part], limits: FloatLimits) -> list[Part]:
         """The longest prefix that takes enough of the loss away.

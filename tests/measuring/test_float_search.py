@@ -45,6 +45,15 @@ def test_all_heads_together_take_what_none_takes_alone() -> None:
     assert found.before > 0.8 and found.loss < 0.01
 
 
+def test_operators_are_not_run_together_where_none_can_be_ranked_afterwards() -> None:
+    runner = SensitivityRunner(quantized(headed_net(6)))
+    runner.base_loss()
+    together = runner.cost(runner.operators[:-1])
+    found = search(runner, SearchPolicy(0.0, (FloatLimits(each=0.2),), budget=MacBudget(together)))
+    assert found.runs == 1 and found.steps == ()
+    assert found.untried and all("beyond the time limit" in one for one in found.untried)
+
+
 def test_what_was_tried_and_what_was_not_is_reported(late: Quantized) -> None:
     found = search(SensitivityRunner(late), SearchPolicy(0.0, (FloatLimits(0.03, gain=0.99),)))
     assert found.steps == () and found.before == found.loss > LARGE_LOSS
