@@ -10,7 +10,7 @@ MAX_LINE = 2000
 # An option of the command line, and what ends the text that speaks of options: a command that can be typed.
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?![\w-])")
 _COMMAND = re.compile(r"\bqdqtool [a-z]|\bpip install ")
-_PARAMETERS = {"for": "place", "max-data": "max_bytes"}  # whose names differ by more than the dashes
+_PARAMETERS = {"for": "place, places or device", "max-data": "max_bytes"}  # whose names differ by more than the dashes
 
 
 class QdqError(Exception):

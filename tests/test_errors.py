@@ -51,7 +51,7 @@ def test_the_parts_share_a_line() -> None:
     ("parts", "names"),
     [
         (("--max-loss", "is -1", "give 0 or more"), " (in Python: max_loss)"),
-        (("--for nowhere", "is no board", "leave --dla out"), " (in Python: place, dla)"),
+        (("--for nowhere", "is no board", "leave --dla out"), " (in Python: place, places or device, dla)"),
         (("m.onnx", "has Q/DQ already", "run qdqtool insert m.onnx --requantize"), ""),
         (("m.onnx", "has no --layerPrecisions", ""), ""),
     ],

@@ -36,13 +36,26 @@ class Names:
         Raises:
             QdqError: no class has that name.
         """
-        found = self.words.get(word.strip().casefold())
-        if found is None:
-            near = difflib.get_close_matches(word[:_COMPARED].casefold(), self.words, 1)
-            guess = f", did you mean {near[0]}" if near else ""
-            reason = f"has the class {word!r}, which is none of the {len(self.shown)} names{guess}"
-            raise QdqError(where, reason, f"add it to --names, or none={word} to leave it out")
-        return found
+        self.require(where, [word])
+        return self.words[word.strip().casefold()]
+
+    def require(self, where: object, words: Sequence[str]) -> None:
+        """Refuse labels with words that no class has.
+
+        Raises:
+            QdqError: such words; for a model of one class with the mapping that takes them all.
+        """
+        lacking = [word for word in words if word.strip().casefold() not in self.words]
+        if not lacking:
+            return
+        near = difflib.get_close_matches(lacking[0][:_COMPARED].casefold(), self.words, 1)
+        guess = f", did you mean {near[0]}" if near else ""
+        reason = f"has the class {lacking[0]!r}, which is none of the {len(self.shown)} names{guess}"
+        todo = f"add it to --names, or none={'|'.join(lacking)} to leave out"
+        if len(self.shown) == 1:
+            mine = [word for word in words if self.words.get(word.strip().casefold(), 0) == 0]
+            todo = f"--names '{self.shown[0]}={'|'.join(mine)}' counts all as one class; ',none=WORD' leaves a word out"
+        raise QdqError(where, reason, todo)
 
     def checked(self, where: object, number: int) -> int:
         """A class number that labels give, refused where no name has it."""

@@ -100,8 +100,9 @@ def _refuse_missing(path: Path, images: Sequence[Path], missing: Sequence[Path],
 
 
 def _named(where: Path, names: Names | None, seen: Sequence[str]) -> Names:
-    """The names given, or the only one there is."""
+    """The names given, which have all words, or the only one there is."""
     if names is not None:
+        names.require(where, seen)
         return names
     if len(seen) > 1:
         shown = ", ".join(seen[:6]) + (", ..." if len(seen) > 6 else "")
@@ -118,6 +119,8 @@ def _named(where: Path, names: Names | None, seen: Sequence[str]) -> Names:
 def _coco(path: Path, images: Sequence[Path], names: Names | None) -> BoxLabels:
     read = read_coco(path, _COCO)
     files, called = read.images, read.categories
+    if names:
+        names.require(path, list(called.values()))
     number = {key: names.number(path, name) if names else index for index, (key, name) in enumerate(called.items())}
     by_image: dict[Key, list[LabeledBox]] = {}
     for one in read.boxes:
@@ -136,7 +139,7 @@ def _voc(folder: Path, images: Sequence[Path], names: Names | None) -> BoxLabels
     files = [folder / f"{image.stem}.xml" for image in images]
     missing = [image for image, file in zip(images, files, strict=True) if not file.is_file()]
     _refuse_missing(folder, images, missing, "no .xml")
-    words = set() if names else {_child(file, one, "name") for file in files for one in _voc_objects(file)}
+    words = {_child(file, one, "name") for file in files for one in _voc_objects(file)}
     known = _named(folder, names, sorted(words))
     return BoxLabels(folder, "voc", known.shown, lambda index: _voc_rows(files[index], known))
 
@@ -188,7 +191,7 @@ def _text(folder: Path, images: Sequence[Path], names: Names | None) -> BoxLabel
     missing = [image for image, file in zip(images, files, strict=True) if not file.is_file()]
     _refuse_missing(folder, images, missing, "no .txt")
     found = {words[0] for file in there for words in _words(file) if words[0].casefold() != _DONT_CARE}
-    known = _named(folder, names, [] if names else sorted(found))
+    known = _named(folder, names, sorted(found))
     return BoxLabels(folder, "kitti", known.shown, lambda index: _kitti_rows(files[index], known))
 
 

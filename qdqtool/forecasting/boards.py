@@ -25,6 +25,7 @@ _MAKERS = ("nvidia", "geforce", "jetson")
 _UPGRADED = " with "  # of a platform a part of which was replaced
 _KEYS = frozenset({"aliases", "title", "software", "sm", "int8", "fp8", "dla", "rtx"})
 _SHORT_PLATFORM = re.compile(r"(?:jp|jetpack|drive)[ _-]?(\d{1,2}(?:\.\d{1,2})?)", re.ASCII | re.I)
+_HEADER = re.compile(r"^(?:trt|tensorrt)[ _-]?(?=\d{1,2}(?:\.|$))", re.ASCII | re.I)
 _SHORT_VERSION = re.compile(r"\d{1,2}\.\d{1,2}", re.ASCII)
 
 DlaPlatform = Literal["xavier", "orin"]
@@ -116,7 +117,7 @@ def find_place(text: str) -> Destination:
         if not board.rtx:
             raise QdqError(f"--for {text}", f"TensorRT for RTX is not for {board.title}", "leave :rtx out")
         return Destination(board, None)
-    return _on_board(board, wanted.strip(), text)
+    return _on_board(board, _HEADER.sub("", wanted.strip()), text)
 
 
 def device_of(text: str) -> Device | None:
@@ -236,7 +237,7 @@ def _on_board(board: Board, wanted: str, text: str) -> Destination:
             allowed = [(one, platforms) for one, platforms in known if one == version]
         if not allowed:
             raise QdqError(
-                f"--for {text}", f"{board.title} does not run {wanted}", f"it runs {', '.join(_listed(known))}"
+                f"--for {text}", f"{board.title} does not run {wanted}", f"it runs {named(_listed(known), 8)}"
             )
     version, platforms = next((one for one in allowed if _plain_releases(one[1])), allowed[0])
     rest = [one for one in (allowed if wanted else known) if one[0] != version]

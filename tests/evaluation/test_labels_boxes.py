@@ -148,6 +148,7 @@ def test_an_image_without_labels_is_named(tmp_path: Path) -> None:
 
 def test_a_class_outside_the_names_is_refused(tmp_path: Path) -> None:
     few = names_of(["person"])
+    refuse(scene("kitti", tmp_path), r"(?i)--names 'person=.*car.*'", few)
     for form in ("coco", "voc", "kitti"):
         refuse(scene(form, tmp_path), "(?i)class 'car', which is none of the 1 names", few)
     refuse(write(tmp_path / "y", {"a.txt": "1 .5 .5 .5 .5"}), "class 1, there are 1 names", few)

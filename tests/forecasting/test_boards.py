@@ -72,6 +72,7 @@ def test_a_board_without_a_version_takes_the_newest_and_lists_the_others() -> No
 
 def test_a_version_that_was_named_leaves_no_choice() -> None:
     assert not find_place("xavier-nx:jp4.6.1").notes and not find_place("orin:10.3").notes
+    assert find_place("rtx4090:trt11").version == find_place("rtx4090:11").version
 
 
 def test_a_series_alone_is_its_newest_release_that_no_board_has() -> None:
