@@ -194,6 +194,8 @@ def test_an_estimated_scale_stays_estimated_through_a_tie() -> None:
     done, _ = inserted(model, scales=scales)
     assert {scale.origin for scale in done.scales.values()} == {"estimated"}
     assert len({done.scales[name].bits.tobytes() for name in "ef"}) == 1
+    again, plan = inserted(model)
+    assert again.kept == plan.points and set(again.estimated) == {point.tensor for point in plan.activations}
 
 
 # ---------------------------------------------------------------- shapes of files
