@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.unsupported_quant_ops import refuse_outsiders
+from qdqtool.passes.unsupported_quant_ops import quantizes_by_operators, refuse_outsiders
 
 
 def view_with(domain: str, op: str) -> GraphView:
@@ -42,3 +42,11 @@ def test_what_quantizes_otherwise_is_refused(domain: str, op: str, message: str)
 )
 def test_others_pass(domain: str, op: str) -> None:
     refuse_outsiders(view_with(domain, op))
+
+
+@pytest.mark.parametrize(
+    ("domain", "op", "does"),
+    [("trt", "TRT_FP4DynamicQuantize", True), ("", "QuantizeLinear", False), ("trt", "Own", False)],
+)
+def test_operators_of_tensorrt_alone_are_known(domain: str, op: str, does: bool) -> None:
+    assert quantizes_by_operators(view_with(domain, op)) is does
