@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -123,7 +124,13 @@ class NumberFormat:
         if not self.is_relative:
             return np.rint(steps, out=steps)
         lowest, largest = map(np.float32, self.codes)
-        return np.clip(steps, lowest, largest).astype(self.dtype).astype(np.float32)
+        cut = np.asarray(np.clip(steps, lowest, largest), np.float32)
+        kind = ml_dtypes.finfo(self.dtype)  # type: ignore[no-untyped-call]
+        power = (cut.view(np.int32) & np.int32(0x7F800000)).view(np.float32)  # 2 to the exponent of each value
+        power = np.maximum(power, np.float32(2.0**kind.minexp))
+        power *= np.float32(1.5 * 2 ** (23 - kind.nmant))  # beside it, float32 has the mantissa of the format
+        made: npt.NDArray[np.float32] = (cut + power) - power
+        return np.copysign(made, cut)  # several times as fast as two casts, to the same bits
 
     def scale_of(self, amax: npt.NDArray[np.float32] | np.float32 | float) -> npt.NDArray[np.float32]:
         """`float32(amax) / float32(span)`: the scale at which a clipping value has the largest code."""

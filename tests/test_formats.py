@@ -268,3 +268,16 @@ FP8_PAIR = """
 net (float[N,32,8,8] x) => (float[N,32,8,8] y) <float[32,32,3,3] w, float[32,32,3,3] v>
 { c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) y = Conv<pads=[1,1,1,1]>(r, v) }
 """
+
+
+@pytest.mark.parametrize("name", ["fp8", "nvfp4"])
+def test_the_nearest_code_of_floats_is_that_of_a_cast(name: str) -> None:
+    """Every value of float16, its neighbors in float32 and halves between codes, with the sign of zero."""
+    row = number_format(name)
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    every = every[np.isfinite(every)]
+    values = np.concatenate([every, np.nextafter(every, np.float32(0)), np.nextafter(every, np.float32(np.inf))])
+    lowest, largest = map(np.float32, row.codes)
+    cast = np.clip(values, lowest, largest).astype(row.dtype).astype(np.float32)
+    assert row.nearest(values).tobytes() == cast.tobytes()
+    assert row.nearest(np.float32(3.3)) == np.float32(3.25 if name == "fp8" else 3)

@@ -29,6 +29,7 @@ _RELATIVE_RATIOS = (1.0, 1.5, 1.4, 1.3, 1.2, 1.1, 0.95, 0.9, 0.85, 0.8, 0.75, 0.
 RATIOS = (1.0, 0.95, 0.9, 0.875, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 _ONE = np.float32(1)
 _ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS computes a product in one thread
+_ROWS = 256  # whose second moments are summed up in float32
 _COLUMNS = 256  # that are searched at a time: what is held with them stays in the cache of a processor
 
 
@@ -189,7 +190,10 @@ class Moments:
     def add(self, values: Float32) -> None:
         """Count rows: every axis but the last is one of them."""
         blocks, block, _ = self.sums.shape
-        cut = np.ascontiguousarray(values.reshape(-1, blocks, block).transpose(1, 0, 2))
-        self.sums += cut.transpose(0, 2, 1) @ cut
-        self.rows += cut.shape[1]
-        self.largest = max(self.largest, np.abs(cut).max(initial=0))
+        rows = values.reshape(-1, blocks, block)
+        for begin in range(0, len(rows), _ROWS):
+            for number in range(blocks):
+                part = np.ascontiguousarray(rows[begin : begin + _ROWS, number])
+                self.sums[number] += _product(part.T, part)
+        self.rows += len(rows)
+        self.largest = max(self.largest, np.abs(values).max(initial=0))

@@ -82,6 +82,8 @@ def test_the_search_never_loses_more_than_rounding_and_a_lone_large_weight_is_cu
     inputs[:, 5] *= 0.01  # what the large weights multiply is small: cutting them costs nothing
     moments = Moments(64, 32)
     moments.add(inputs)
+    exact = inputs.astype(np.float64)[:, 32:]
+    assert moments.rows == 500 and moments.sums[1] == pytest.approx(exact.T @ exact, rel=1e-4, abs=1e-3)
     found, lost = layout.searched(weight, moments.sums / moments.rows)
     plain = layout.scales(weight)
     errors = [np.square(inputs @ (layout.values(layout.codes(weight, s), s) - weight)).mean() for s in (plain, found)]
