@@ -226,19 +226,19 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
 
 
 def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> list[str]:
-    """Judge a Q/DQ model; after a training in float insert, with data that hold no labels."""
+    """Judge a Q/DQ model, unless `--eval-data` did; after a training in float insert, with data that hold no labels."""
     if not result.in_float:
+        if args.eval_data:
+            return []
         before, judged = file_word(args.teacher or args.model), file_word(result.model)
-        data = ["--data", file_word(args.eval_data) if args.eval_data else "TEST", *_given(args, {"preprocess": None})]
-        labels = args.eval_labels or (None if args.eval_data else args.labels)
-        if labels:
-            named = option("--names", args.eval_names) if args.eval_names else []
-            line = command("evaluate", judged, "--baseline", before, *data, *option("--labels", labels), *named)
-        else:
+        data = ["--data", "TEST", *_given(args, {"preprocess": None})]
+        if not args.labels:
             line = command("compare", before, judged, *data)
-        return [
-            next_line(line) if args.eval_data else f"to judge it, with samples that did not train it for TEST: {line}"
-        ]
+        else:
+            data += [] if args.labels == "folders" else ["--labels", "LABELS"]
+            data += option("--names", args.eval_names) if args.eval_names else []
+            line = command("evaluate", judged, "--baseline", before, *data)
+        return [f"to judge it, with samples that did not train it for TEST: {line}"]
     if args.label or args.labels or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]

@@ -9,11 +9,13 @@ import shlex
 import shutil
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
 
 from qdqtool.cli import command_lines, next_steps
+from qdqtool.cli.next_steps import after_finetune
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.workflows.judge import Judge
@@ -188,6 +190,29 @@ def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            {"labels": "l.json", "eval_names": "coco"},
+            "--data TEST --labels LABELS --names coco",
+        ),
+        (
+            {"labels": "folders", "preprocess": "imagenet"},
+            "--data TEST --preprocess imagenet",
+        ),
+        ({"teacher": "f.onnx"}, "f.onnx t.onnx --data TEST"),
+    ],
+)
+def test_finetune_of_pairs_is_followed_by_what_judges_it(given: dict[str, str], line: str) -> None:
+    none = dict.fromkeys(("eval_data", "teacher", "preprocess", "labels", "eval_names"))
+    result = SimpleNamespace(in_float=False, model="t.onnx")
+    (said,) = after_finetune(argparse.Namespace(**{**none, "model": "m.onnx", **given}), result)
+    begin = "evaluate t.onnx --baseline m.onnx" if "labels" in given else "compare"
+    assert said.endswith(f": qdqtool {begin} {line}")
+    assert after_finetune(argparse.Namespace(eval_data="e"), result) == []
+
+
 def test_prune_is_followed_by_finetune(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "prune", MODEL, *FEW, "--ratio", "0.25")
     step = step_of(said)
