@@ -87,13 +87,20 @@ def launch(words: Sequence[str], workers: int, reducer: ReducerName) -> int:
 
 
 def _start(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process that gets signals from this one alone, not from the terminal."""
+    """A process that gets signals from this one alone, not from the terminal; on Linux it ends with this one."""
     return subprocess.Popen(
         command,
         env={**os.environ, STARTED: "1", **variables},
         stdout=subprocess.PIPE if variables.get("RANK", "0") == "0" else subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
     )
+
+
+def _end_with_parent() -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
