@@ -189,7 +189,6 @@ def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -
     assert steps_of(said) == [] and "wrote a model.cache" in said.out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -213,6 +212,7 @@ def test_finetune_of_pairs_is_followed_by_what_judges_it(given: dict[str, str], 
     assert after_finetune(argparse.Namespace(eval_data="e"), result) == []
 
 
+@pytest.mark.slow
 def test_prune_is_followed_by_finetune(bench: Path, capsys: Capsys) -> None:
     said = run(capsys, "prune", MODEL, *FEW, "--ratio", "0.25")
     step = step_of(said)
