@@ -22,6 +22,7 @@ IMPLEMENTING = {
     "graph/channels/factors.py",  # what becomes of a factor of a channel
     "graph/channels/sizes.py",  # how long axes become
     "graph/folding.py",  # what becomes of a constant
+    "graph/shapes.py",  # which opset has the form of a node
     "graph/shape_values.py",  # what becomes of a shape's numbers
     "simulation/row_axes.py",  # where picked rows are
     "pruning/cut_operators.py",  # what becomes of an operator whose channels go

@@ -79,7 +79,7 @@ def test_a_legacy_table_is_refused(header: str) -> None:
 
 
 def test_tensorrt_11_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"TensorRT 11\.0\.0: .*qdqtool insert"):
+    with pytest.raises(QdqError, match=r"TensorRT 11\.0\.0: .*qdqtool graft"):
         retarget(cache_of("1", {"x": 1}), TrtVersion(11, 0, 0))
 
 
