@@ -196,7 +196,7 @@ def test_a_preprocessing_that_the_model_knows_is_a_note_and_no_warning(
     [
         ([], ["cannot be measured on a task", "qdqtool compare"]),
         (["--baseline", "{}/m.onnx", "--decoder", "ssd"], ["--decoder ssd", "does not fit the outputs"]),
-        (["--labels", "{}/voc", "--names", "r,g", *POST], ["2_2.xml", "'b'", "none of the 2 names"]),
+        (["--labels", "{}/voc", "--names", "r,g", *POST], ["voc: ", "'b'", "none of the 2 names"]),
         (["--labels", "{}/voc", *POST], ["names 3 classes (b, g, r)", "--names"]),
         (["--labels", "{}/yolo", "--names", "r,g", *POST], ["class 2, there are 2 names"]),
         (["--labels", "{}/images", *POST], ["holds neither .xml nor .txt"]),
