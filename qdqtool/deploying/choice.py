@@ -338,7 +338,7 @@ def _why_int8(kept: _Measured, best: _Measured, alike: Sequence[_Measured], kind
         )
     if kept is best:
         least = min(one.loss for one in alike)
-        return f"the nearest to FP32 of those whose loss equals the least one within noise ({least:.4f})"
+        return f"the nearest to FP32 of those in {kinds} whose loss equals their least one within noise ({least:.4f})"
     timed = "cheapest" if kept.cost.microseconds is None else "fastest"
     return f"the {timed} in {kinds} of those that are as good as {best.name}, {_what_is_best(kept, best)}"
 

@@ -42,8 +42,8 @@ class FormatTime:
         layers: of the engine, as `engine show --predicted` lists them.
         kernels: in which they run: a fused attention is one, and so is what hangs together between two products.
         conversions: those that only convert or copy.
-        shares: cause -> its share of the time: "launch", "conversion", "attention" (one kernel), "unfused_attention"
-            (several kernels, in float), "float" (other layers that are not quantized), "depthwise".
+        shares: cause -> its share of the time: "launch", "conversion", "attention" (in float, one kernel),
+            "unfused_attention" (in float, several kernels), "float" (other layers that are not quantized), "depthwise".
         ratio: how much faster than FP16; 1 of FP16 itself.
         ratio_low: low end of the ratio's interval.
         ratio_high: high end.
@@ -157,12 +157,12 @@ def _cause(layer: LayerWork) -> str:
     """What the time of a layer is counted as; "" of a product in a quantized format."""
     if layer.converts:
         return "conversion"
-    if layer.kind == ATTENTION:
-        return "attention"
     if any(product.is_depthwise for product in layer.products):
         return "depthwise"
     if layer.unit not in ("half", "single"):
         return ""
+    if layer.kind == ATTENTION:
+        return "attention"
     return "unfused_attention" if layer.attends else "float"
 
 

@@ -89,9 +89,12 @@ def _island(nodes: list[Node], rules: TypeRules) -> Island:
 
 
 def multiplies_int8(view: GraphView, node: Node) -> bool:
-    """Whether a product reads its weight, or both its inputs, from integers."""
+    """Whether a product reads its weight, or both its inputs, from integers, as they are or moved."""
     index = weight_index(view, node)
     if index is not None:
         return pair_behind(view, node.inputs[index]) is not None
+    moves = operator_set("rearranging")
     makers = [view.producers.get(name) for name in node.inputs[:2]]
+    while any(maker is not None and maker.op in moves for maker in makers):
+        makers = [view.producers.get(one.inputs[0]) if one and one.op in moves else one for one in makers]
     return all(maker is not None and maker.op == DEQUANTIZE for maker in makers)

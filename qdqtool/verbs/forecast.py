@@ -379,15 +379,14 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     sentences: tuple[str, ...] = (_NO_OTHER,)
     changes, layers = tuple[str, ...](), tuple[DecidingLayer, ...]()
     if first is not None:
-        work = in_format(first.format, fp16, int8, own)
-        single = engines.has_pairs and any(layer.unit == "single" for layer in int8)
-        said = [_sentence(row, device, "FP32" if single and row is first else "FP16") for row in rows if row.verdict]
+        work, floats = in_format(first.format, fp16, int8, own), _floats(int8)
+        said = [_sentence(row, device, floats) for row in rows if row.verdict]
         unsure = use == "fp16" and any(row.verdict == "equal" and row.ratio > PAYS for row in rows)
         sentences = (*said, "Use FP16 if you cannot measure." if unsure else f"Use {use.upper()}.")
         layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
         if first.verdict != "pays" and not engines.has_pairs:
             changes = _changes(first, engines, where.version, target, times)
-        if single:
+        if engines.has_pairs and floats == "FP32":
             changes += (_IN_FP32,)
     rows = [replace(row, batch=row.batch * engines.batch) for row in rows]
     missing = tuple(one for one in options.formats if not runs[one])
@@ -398,6 +397,13 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
 
 _IN_FP32 = "What the file does not quantize is FP32, and this version computes it so: insert --rest fp16 makes it FP16."
 _NO_OTHER = "FP16 alone was asked for, or runs there."
+
+
+def _floats(work: Sequence[LayerWork]) -> str:
+    """The type in which what is not quantized computes, where it is of one in three layers of four."""
+    units = [one.unit for one in work if one.unit in ("half", "single") and not one.converts]
+    single = units.count("single") / max(1, len(units))
+    return "FP32" if single > 0.75 else "FP16" if single < 0.25 else "FP16 or FP32"
 
 
 def _rows(
@@ -437,8 +443,8 @@ def causes_of(row: FormatTime, device: Device, floats: str = "FP16") -> list[str
     name, causes = row.format.upper(), list[str]()
     if row.format in ("int8", "fp8") and device.rates[row.format] <= device.rates["half"]:
         causes.append(f"the device multiplies {name} no faster than FP16")
-    if row.shares["attention"] >= _OF_TIME:
-        causes.append(f"attention stays {floats} and takes {row.shares['attention']:.0%} of the time")
+    if row.shares["attention"] >= _OF_TIME:  # of FP32 no kernel is an attention
+        causes.append(f"attention stays FP16 and takes {row.shares['attention']:.0%} of the time")
     if row.shares["unfused_attention"] >= _OF_TIME:
         causes.append(f"attention is several kernels, stays {floats} and takes {row.shares['unfused_attention']:.0%}")
     if row.shares["float"] >= _OF_TIME:
@@ -474,9 +480,9 @@ def _changes(
             found.append(f"At twice the input's height and width {name.upper()} pays ({wider.ratio:.2f}x).")
     ways: list[tuple[str, Mapping[str, str]]] = []
     if name in ("int8", "fp8") and any(layer.kind == ATTENTION for layer in int8):
-        ways.append(("attention in INT8 (--attention int8)", {"attention": "int8"}))
+        ways.append(("attention in INT8 (insert --attention int8)", {"attention": "int8"}))
     if name == "int8" and row.shares["depthwise"] >= _OF_TIME / 2:
-        ways.append(("depthwise convolutions in float (--depthwise float)", {"depthwise": "float"}))
+        ways.append(("depthwise convolutions in float (insert --depthwise float)", {"depthwise": "float"}))
     for said, options in ways:
         other = tried(engines.int8(version, target, **options), row.batch)
         if other.ratio > row.ratio * PAYS:

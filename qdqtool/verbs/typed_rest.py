@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.products import FORMAT_TITLES, count_products
 from qdqtool.files import FileSet, joined
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, format_of_element
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import give_back
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external, location_of, stored_type
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import is_product, pair_behind, weight_index
 from qdqtool.measuring.typed_search import KnownOutputs, search_types
 from qdqtool.observers.options import with_method
 from qdqtool.precision.assignment import TypeAssignment, rest_name
@@ -115,8 +118,20 @@ class TypedRest:
             names.setdefault(reason, []).append(name)
         listed = [f"in FP32: {_first(found)}: {reason}" for reason, found in names.items()]
         more = [f"in FP32 for {len(listed) - _REASONS} more reasons: --json"] if listed[_REASONS:] else []
-        counts = f"{self.choice.headline()}; {format_products(self.products)}"
+        view = self.choice.graph.view
+        codes = Counter(found for node in view.every if is_product(node) and (found := _code_of_weight(view, node)))
+        held = [f"{count} of them with weights in {title}" for title, count in codes.items()]
+        counts = ", ".join([f"{self.choice.headline()}; {format_products(self.products)}", *held])
         return [counts, *listed[:_REASONS], *more]
+
+
+def _code_of_weight(view: GraphView, node: Node) -> str:
+    """The title of the format of a product's weight, where activations have none of that format; else ""."""
+    index = weight_index(view, node)
+    pair = None if index is None else pair_behind(view, node.inputs[index])
+    codes = None if pair is None else view.constant_tensor(pair.dequantize.inputs[0])
+    row = None if codes is None else format_of_element(codes.data_type)
+    return "" if row is None or "activation" in row.roles else row.title
 
 
 def _first(names: Sequence[str]) -> str:

@@ -45,6 +45,8 @@ def verdict_line(target: DeployTarget, expected: BoardForecast | None, opened: M
                 other = f"{row.format.upper()} {row.ratio:.2f}x, {row.ratio_low:.2f} to {row.ratio_high:.2f}"
                 said = said.replace(")", f"; {other})", 1)
         said = said.replace(" (", f" on {place} (", 1)
+        attends = any(one.shares["attention"] + one.shares["unfused_attention"] for one in rows)
+        moved += " With data attention may be quantized, too: the table forecasts each candidate." if attends else ""
         return f"{said}{moved} A forecast, whose range holds four times in five. {_BENCH}"
     if target.place.board is not None:
         why = (

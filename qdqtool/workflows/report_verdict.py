@@ -97,7 +97,8 @@ def verdict_sentence(facts: VerdictFacts) -> str:
         words = [f"a plain model with {total} {PRODUCTS}: nothing is quantized"]
     else:
         words = [f"{int8} of {total} {PRODUCTS} in INT8"]
-        words += [f"{facts.kept} in float on purpose"] if facts.kept else []
+    if facts.kept and facts.by_cache is None and (facts.formats or facts.has_pairs):
+        words.append(f"{facts.kept} in float on purpose")
     if facts.measured.evaluation is not None:
         name, found, is_loss = main_figure(facts.measured.evaluation)
         called = _METRICS.get(name, name)

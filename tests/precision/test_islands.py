@@ -22,6 +22,7 @@ CASES = {
     "a product": ("float[1,8] x", "m = MatMul(x, w) y = Relu(m)", "float[8,8] w", [("m y", "m", True)]),
     "a product of integers": ("float[1,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = QuantizeLinear(w, s, z) e = DequantizeLinear(v, s, z) m = MatMul(d, e) y = Relu(m)", f"float[8,8] w, {PAIRS}", [("y", "", True)]),
     "two computed tensors from pairs": ("float[8,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) m = MatMul(d, d) y = Relu(m)", PAIRS, [("y", "", True)]),
+    "two computed tensors from pairs, one of them moved": ("float[8,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) t = Transpose(d) m = MatMul(d, t) y = Relu(m)", PAIRS, [("t", "", True), ("y", "", True)]),
     "behind a product of integers, up to a pair": ("float[1,8] x", f"{LAYER} r = Relu(m) f = QuantizeLinear(r, s, z) y = DequantizeLinear(f, s, z)", CHANNELS, []),
     "behind a product of integers, up to a Cast": ("float[1,8] x", f"{LAYER} r = Relu(m) y = Cast<to=10>(r)", CHANNELS, []),
     "behind a product of integers, up to FP32": ("float[1,8] x", f"{LAYER} a = Add(m, u) r = Relu(a) y = Sqrt(r)", CHANNELS, [("a r y", "", True)]),

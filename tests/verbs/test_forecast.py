@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -15,6 +16,7 @@ from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import known_devices
 from qdqtool.match.plan import PlanOptions
+from qdqtool.trtversion import parse
 from qdqtool.verbs.forecast import BoardForecast, forecast
 from qdqtool.verbs.forecast_options import ForecastOptions
 from qdqtool.verbs.insert_options import InsertOptions
@@ -104,6 +106,18 @@ def test_a_file_of_another_format_has_no_row_of_int8_and_fp16_is_that_of_the_pla
     assert [[row.format for row in board.rows] for board in found.boards] == rows
     half, same = (one.boards[0].rows[0].milliseconds for one in (before, found))
     assert same == pytest.approx(half) and any("--rest fp16" in line for line in found.boards[0].changes)
+
+
+@pytest.mark.parametrize("rest", ["fp16", "fp32"])
+def test_what_is_named_as_not_quantized_is_of_the_type_that_the_file_has(rest: str) -> None:
+    """The quantized input of FP32 made a file whose rest is FP16 one of FP32, and attention in INT8 one that stays."""
+    samples = [{"x": np.random.default_rng(0).normal(size=(1, 64, 128)).astype(np.float32)}]
+    plan = PlanOptions(attention="int8", trt_version=parse("11.4.1"))
+    file = insert(long_attention(64), data=samples, options=InsertOptions(plan, rest=rest)).model
+    found = board(file, "rtx5090:11.4.1", formats=("int8", "fp8"))
+    assert [row.shares["attention"] for row in found.rows[1:]] == [0, 0] and found.rows[0].shares["attention"] > 0
+    told = [*found.sentences, *found.changes]
+    assert any("FP32" in line for line in told) == any("--rest fp16" in line for line in told) == (rest == "fp32")
 
 
 @pytest.mark.parametrize("kind", ["float8e4m3fn", "int4"])

@@ -116,7 +116,9 @@ def test_the_search_loses_less_than_rounding_on_other_data() -> None:
 
 
 def test_scales_have_the_type_of_the_product_and_no_cast_stands_between() -> None:
-    made = insert(network(), data=samples(), options=InsertOptions(PlanOptions(format="int4"), rest="fp16")).model
+    found = insert(network(), data=samples(), options=InsertOptions(PlanOptions(format="int4"), rest="fp16"))
+    made = found.model
+    assert any("3 of them with weights in INT4" in line for line in found.summary())
     onnx.checker.check_model(made, full_check=True)
     kinds = {one.name: one.data_type for one in made.graph.initializer}
     nodes = stored(made)

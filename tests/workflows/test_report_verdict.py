@@ -80,6 +80,8 @@ def test_the_sentence_names_formats_beside_int8() -> None:
     weights = replace(FACTS, products={"FP16": 2}, kept=0, rows=[], formats=["INT4"])
     words = "2 convolutions and matrix products: 2 in FP16; the file holds INT4; lint finds nothing."
     assert verdict_sentence(weights) == words
+    some = replace(weights, kept=1)
+    assert "1 in float on purpose" in verdict_sentence(some)
 
 
 def test_errors_and_a_refusal_are_in_the_sentence() -> None:
