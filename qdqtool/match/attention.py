@@ -28,7 +28,10 @@ from qdqtool.scales import Scale
 _SOFTMAX = "Softmax"
 _NAMED_SIZES = 4  # sizes of heads that a message lists
 _SOFTMAX_SCALE = INT8.scale_of(1.0)  # what a Softmax gives lies in [0, 1]
-_UNMEASURED = "auto needs --data to measure the loss; --attention int8 quantizes it without data"
+_UNMEASURED = (
+    "auto decides by the loss on --data, which --dry-run and --explain do not measure; --attention int8 quantizes it "
+    "without a measurement"
+)
 _ASKED = "--attention float keeps it in float"
 _IN_DECODER = "in a DETR-like decoder, which stays in float; --decoder int8 quantizes it"
 _FITS = "one {} kernel, as all of its tensors have pairs"

@@ -68,7 +68,7 @@ def test_a_float_attention_has_the_pair_that_the_product_behind_reads_alone() ->
 
 def test_auto_follows_what_was_measured_and_says_what_is_missing_without() -> None:
     unmeasured = plan_of(net(), "auto")
-    assert "auto needs --data" in reason(unmeasured) and unmeasured.attentions[0].is_open
+    assert "auto decides by the loss on --data, " in reason(unmeasured) and unmeasured.attentions[0].is_open
     kept = plan_of(net(), "auto", Decisions(attention={"f": "it loses too much"}))
     assert reason(kept) == "it loses too much" and not kept.attentions[0].is_open
     assert tensors(plan_of(net(), "auto", Decisions(attention={"f": ""}))) == tensors(plan_of(net()))

@@ -183,7 +183,7 @@ def test_what_is_in_float_shows_why() -> None:
 
 
 def test_an_attention_in_float_has_the_reason_that_data_gave() -> None:
-    """`auto needs --data` stood beside it, though data had measured it, or --attention float had asked for it."""
+    """What asks to measure stood beside it, though data had measured it, or --attention float had asked for it."""
     view = GraphView(inserted("float", "fp32").model.graph)
     plan = make_plan(view, PlanOptions())
     (key,) = (one.key for one in plan.attentions if one.is_open)
@@ -196,7 +196,7 @@ def test_an_attention_in_float_has_the_reason_that_data_gave() -> None:
         assert found["a"] == found["o"] == ("kept", reason)
     plain = GraphView(model_of(ATTENTION).graph)
     asked = reasons_of(plain, make_plan(plain, PlanOptions()), Decisions(), ())["o"]
-    assert asked[1].startswith("auto needs --data"), "what insert would do"
+    assert asked[1].startswith("auto decides by the loss on --data"), "what insert would do"
 
 
 def test_products_are_counted_by_type_int8_first() -> None:
