@@ -24,9 +24,11 @@ def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) ->
     """What was written beside the float model on the user's data: `evaluate`, or `compare` where nothing decodes."""
     data = data_words(args, calibrates=False)
     before = "FP32.onnx" if args.requantize else file_word(args.model)
-    if not loss.reads:
-        return command("compare", before, file_word(written), *data)
-    return command("evaluate", file_word(written), "--baseline", before, *data)
+    if loss.reads:
+        line = command("evaluate", file_word(written), "--baseline", before, *data)
+    else:
+        line = command("compare", before, file_word(written), *data)
+    return f"with your float model for {before}: {line}" if args.requantize else line
 
 
 def likely_cause(args: argparse.Namespace, written: Path) -> str:

@@ -226,19 +226,24 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
 
 
 def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> list[str]:
-    """Judge a Q/DQ model, unless `--eval-data` did; after a training in float insert, with data that hold no labels."""
+    """Judge a Q/DQ model, unless `--eval-data` did; after a training in float insert, with data that hold no labels.
+
+    Beside the model in float every answer that changed tells; of two in INT8 only labels say which one is better.
+    """
     if not result.in_float:
         if args.eval_data:
             return []
         before, judged = file_word(args.teacher or args.model), file_word(result.model)
-        data = ["--data", "TEST", *_given(args, {"preprocess": None})]
-        if not args.labels:
-            line = command("compare", before, judged, *data)
-        else:
-            data += [] if args.labels == "folders" else ["--labels", "LABELS"]
-            data += option("--names", args.eval_names) if args.eval_names else []
-            line = command("evaluate", judged, "--baseline", before, *data)
-        return [f"to judge it, with samples that did not train it for TEST: {line}"]
+        data, samples = (
+            ["--data", "TEST", *_given(args, {"preprocess": None})],
+            "samples that did not train it for TEST",
+        )
+        if not args.labels and (args.teacher or result.was_plain):
+            return [f"to judge it, with {samples}: {command('compare', before, judged, *data)}"]
+        data += [] if args.labels == "folders" else ["--labels", "LABELS"]
+        data += option("--names", args.eval_names) if args.eval_names else []
+        samples += "" if args.labels else ", and their labels for LABELS"
+        return [f"to judge it, with {samples}: {command('evaluate', judged, '--baseline', before, *data)}"]
     if args.label or args.labels or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]

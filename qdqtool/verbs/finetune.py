@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -147,6 +148,7 @@ def _finetune(
     _check_places(source, data, options, target)
     reading, said = apply_known(source.name, data, data_options, [known_preprocess(source.proto)])
     with ExitStack() as stack:
+        plain = not has_qdq(source.view)
         in_int8 = options.learns_float and (options.labels is None or not kept_of(source.proto))
         learned, samples, how = options, data, reading
         if options.labels is not None:  # labels that do not fit are refused before anything is calibrated
@@ -158,14 +160,15 @@ def _finetune(
             else:
                 labeled = with_class_labels(*given)
             learned, samples, how = replace(options, loss=labeled.loss), labeled.data, labeled.reading
-        if not has_qdq(source.view) and in_int8:
+        if plain and in_int8:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="qdqtool-")))
             source, placed = _with_pairs(source, data, options, reading, folder)
             said = (*said, placed)
         elif options.relu6:
             todo = "insert --condition relu6 limits Relu before it places Q/DQ"
             raise QdqError("--relu6", "is for a model that gets its Q/DQ here", todo)
-        return _train_opened(source, samples, learned, how, target, said, reducer)
+        result = _train_opened(source, samples, learned, how, target, said, reducer)
+        return replace(result, was_plain=plain)
 
 
 def _with_pairs(
@@ -218,6 +221,9 @@ def _train_opened(
     if reducer is not None:
         reducer.broadcast(np.zeros(1))  # the file is there on all ranks
     notes = (*said, *_notes(job, found.done.progress), *notes)
+    if gains and all(one.before == math.inf for one in gains):
+        why = "each output is the one of the model in float, which learns from itself"
+        notes = (*notes, f"nothing is left to learn: {why}; give the original FP32 model as --teacher")
     if options.task is not None and job.measured is None and found.done.progress.best_step and owner:
         notes = (*notes, task_gain(options.task, opened.proto, tuned.proto))
     return _result(job, found, given, gains, notes, in_float=in_float)

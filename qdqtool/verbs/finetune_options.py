@@ -79,6 +79,7 @@ class FinetuneResult(Displayed, Generic[ModelT]):
         backend: what made gradients.
         notes: sentences for the user.
         in_float: whether the model has no Q/DQ, so that it was trained in float.
+        was_plain: whether the model as given had no Q/DQ; JSON has it in `notes`.
     """
 
     model: ModelT
@@ -98,6 +99,7 @@ class FinetuneResult(Displayed, Generic[ModelT]):
     backend: str
     notes: tuple[str, ...]
     in_float: bool = False
+    was_plain: bool = False
 
     def headline(self) -> str:
         """What was measured on held-out samples, before and after, and how long it took."""
@@ -120,7 +122,9 @@ class FinetuneResult(Displayed, Generic[ModelT]):
 
     def to_json(self) -> dict[str, Any]:
         """What `qdqtool finetune --json` prints."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes")}
+        fields = {
+            name: value for name, value in vars(self).items() if name not in ("model", "outputs", "notes", "was_plain")
+        }
         gains = [one.to_json() for one in self.outputs]
         file = str(self.model) if isinstance(self.model, Path) else None
         checks = dict(zip(("forward", "gradients"), self.checked, strict=True))

@@ -67,6 +67,9 @@ def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Pa
     assert cause == ["lint", f"{tmp_path}/q.onnx", "--data", f"{tmp_path}/d.npz"]
     assert words == ["compare", f"{tmp_path}/m.onnx", f"{tmp_path}/q.onnx", "--data", f"{tmp_path}/d.npz"]
     assert run(capsys, *words, "-q").code == 0
+    again = ("insert", tmp_path / "q.onnx", "--data", tmp_path / "d.npz", *NONE, "--requantize")
+    said = run(capsys, *again, "--method", "percentile=20", "-o", tmp_path / "r.onnx")
+    assert "with your float model for FP32.onnx: qdqtool compare " in " ".join(said.err.split()), "no file is called so"
 
 
 def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Capsys, tmp_path: Path) -> None:

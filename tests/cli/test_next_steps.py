@@ -201,13 +201,18 @@ def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -
             "--data TEST --preprocess imagenet",
         ),
         ({"teacher": "f.onnx"}, "f.onnx t.onnx --data TEST"),
+        ({"was_plain": True}, "m.onnx t.onnx --data TEST"),
+        (
+            {},
+            "--data TEST --labels LABELS",
+        ),  # two models in INT8: how far apart they lie says nothing of which is better
     ],
 )
 def test_finetune_of_pairs_is_followed_by_what_judges_it(given: dict[str, str], line: str) -> None:
     none = dict.fromkeys(("eval_data", "teacher", "preprocess", "labels", "eval_names"))
-    result = SimpleNamespace(in_float=False, model="t.onnx")
+    result = SimpleNamespace(in_float=False, model="t.onnx", was_plain="was_plain" in given)
     (said,) = after_finetune(argparse.Namespace(**{**none, "model": "m.onnx", **given}), result)
-    begin = "evaluate t.onnx --baseline m.onnx" if "labels" in given else "compare"
+    begin = "compare" if {"teacher", "was_plain"} & set(given) else "evaluate t.onnx --baseline m.onnx"
     assert said.endswith(f": qdqtool {begin} {line}")
     assert after_finetune(argparse.Namespace(eval_data="e"), result) == []
 

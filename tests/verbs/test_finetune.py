@@ -393,3 +393,23 @@ def test_a_typed_model_that_training_does_not_better_comes_back_as_it_was(folder
         assert done.model.read_bytes() == model.read_bytes()
     else:
         assert done.after <= done.before
+
+
+def test_a_model_that_is_as_its_float_form_is_told_to_have_no_teacher(tmp_path: Path) -> None:
+    """Weights in four bits round before the model is a teacher: it learned from itself, and nothing was said."""
+    weight = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    body = "h = MatMul(x, w) r = Relu(h) y = Gemm(r, v, b)"
+    weights = "<float[64,64] w, float[64,3] v, float[3] b>"
+    model = model_of(f"g (float[N,64] x) => (float[N,3] y) {weights} {{ {body} }}", 21)
+    arrays = {"w": weight, "v": weight[:, :3], "b": weight[0, :3]}
+    for one in model.graph.initializer:
+        one.CopyFrom(onnx.numpy_helper.from_array(arrays[one.name], one.name))
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=weight[:16])
+    plan = qdqtool.PlanOptions(trt_version="11.4", format="int4")
+    qdqtool.insert(tmp_path / "m.onnx", options=qdqtool.InsertOptions(plan=plan), output=tmp_path / "q.onnx")
+    options = FinetuneOptions(run=RunOptions(steps=2, progress=False))
+    alone = finetune(tmp_path / "q.onnx", tmp_path / "d.npz", options)
+    taught = finetune(tmp_path / "q.onnx", tmp_path / "d.npz", replace(options, teacher=tmp_path / "m.onnx"))
+    said = ["--teacher" in " ".join(one.notes) for one in (alone, taught)]
+    assert said == [True, False] and not alone.was_plain
