@@ -14,7 +14,7 @@ from qdqtool.display import counted, figure, four_decimals
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
 from qdqtool.evaluation.loss_scale import WORDS, word_of
-from qdqtool.evaluation.metrics import certain
+from qdqtool.evaluation.metrics import certain, loss_in_words
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
@@ -105,7 +105,7 @@ def verdict_sentence(facts: VerdictFacts) -> str:
         if not math.isfinite(found.value):
             words.append(f"{called} is not known")
         elif is_loss:
-            words.append(f"{called} {'loses' if found.value >= 0 else 'gains'} {_figure(abs(found.value))}")
+            words.append(loss_in_words(called, found, facts.measured.evaluation.samples))
         else:
             words.append(f"{called} {_figure(found.value)}")
     if facts.measured.causes is not None and facts.measured.causes.causes:

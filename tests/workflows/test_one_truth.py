@@ -65,7 +65,7 @@ def test_all_verbs_say_the_same_of_one_file(capsys: Capsys, tmp_path: Path, meth
     verdict = reported["verdict"]
     assert verdict.startswith(f"{weights} of {weights} convolutions")
     assert int8_products(facts_of(capsys, "engine", "show", written, "--predicted")["predicted"]) == weights
-    assert f"loses {four_decimals(lost['agreement1']['value'])};" in verdict
+    assert f" loss {four_decimals(lost['agreement1']['value'])} (95 %: " in verdict
     assert ", ".join(counted(number, kind) for kind, number in linted["counts"].items() if number) in verdict
 
 

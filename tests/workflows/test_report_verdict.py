@@ -64,9 +64,11 @@ def test_the_sentence_has_products_losses_and_findings() -> None:
         == "8 of 10 convolutions and matrix products in INT8; 1 in float on purpose; lint finds nothing."
     )
     lost = replace(FACTS, kept=0, measured=judged(0.013, 0.002, 0.02))
-    assert "8 of 10 " in verdict_sentence(lost) and "mAP loses 0.0130" in verdict_sentence(lost)
-    gained = replace(lost, measured=judged(-0.013))
-    assert "mAP gains 0.0130" in verdict_sentence(gained)
+    assert "8 of 10 " in verdict_sentence(
+        lost
+    ) and "mAP loss 0.0130 (95 %: 0.0020 to 0.0200, 128 samples)" in verdict_sentence(lost)
+    gained = replace(lost, measured=judged(-0.013, -0.09, 0.03))
+    assert "mAP loss -0.0130 (95 %: -0.0900 to 0.0300, 128 samples)" in verdict_sentence(gained), "few show no gain"
     same = replace(lost, measured=judged(None, metric="agreement"))
     assert "agreement with the FP32 model 0.9000" in verdict_sentence(same)
 
