@@ -15,6 +15,7 @@ from qdqtool.display import counted, finite_only, four_decimals
 from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.loss_scale import is_at_most
 from qdqtool.evaluation.metrics import Figure, figure_json
 from qdqtool.formats import INT8
 
@@ -238,7 +239,7 @@ def choose(
     if not measured:
         why = next((one.failed for one in trials if one.failed), "the samples contain nothing to measure")
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
-    allowed = [one for one in measured if max_loss is None or one.loss <= max_loss]
+    allowed = [one for one in measured if max_loss is None or is_at_most(one.loss, max_loss)]
     left = [one for one in allowed if not any(_beats(other, one, compared) for other in allowed)]
     floats = [one for one in left if one.is_float]
     good = [one for one in left if not one.is_float and (max_loss is not None or not one.trial.is_useless)]
@@ -322,7 +323,7 @@ def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples
         return f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
     where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
     reason = f"no candidate in {kinds} loses at most {most:g}{where}; the best ({best.name}) loses {best.loss:.4f}"
-    if best.low > most and best.is_sure:
+    if not is_at_most(best.low, most) and best.is_sure:
         return reason
     high = best.trial.loss.interval.high if best.trial.loss is not None else math.nan
     span = f" (95 %: {Interval(best.low, high).text()})" if best.is_sure else ""

@@ -10,6 +10,7 @@ from typing import Literal
 from qdqtool.deploying.candidates import FINETUNE_STEPS, DeployCandidate, candidate_step
 from qdqtool.deploying.choice import AS_NEAR, DeployCost
 from qdqtool.deploying.options import Effort
+from qdqtool.evaluation.loss_scale import is_at_most
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.recipe.values import OptionValue, RecipeStep
 
@@ -153,7 +154,7 @@ def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
 
 def is_within(loss: Figure, most: float) -> bool:
     """Whether a loss is no more than allowed, whatever its interval says."""
-    return loss.value <= most
+    return is_at_most(loss.value, most)
 
 
 def is_shown(loss: Figure, most: float, samples: int) -> bool:
@@ -162,7 +163,8 @@ def is_shown(loss: Figure, most: float, samples: int) -> bool:
     All of the interval lies within, and the samples are enough to have shown what is larger: draws of samples in which
     nothing changed do not vary, however few they are.
     """
-    return loss.value <= most and loss.interval.high <= most and samples * most >= _OF_NONE
+    high = loss.interval.high
+    return is_within(loss, most) and is_at_most(high, most) and is_at_most(_OF_NONE, samples * most)
 
 
 def is_enough(loss: Figure, most: float, samples: int) -> bool:
@@ -170,7 +172,7 @@ def is_enough(loss: Figure, most: float, samples: int) -> bool:
 
     A looser bound alone must not end the search at a worse model than a tighter one.
     """
-    return loss.value <= 0 and is_shown(loss, most, samples)
+    return is_at_most(loss.value, 0.0) and is_shown(loss, most, samples)
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ def best_of(
         or not loss_between(least.figure, one.figure).interval.low > 0
     ]
     shown = [one for one in alike if is_shown(loss_between(reference, one.figure), most, samples)]
-    within = _cheapest(shown) or [one for one in alike if _lost(one, reference) <= most] or alike
+    within = _cheapest(shown) or [one for one in alike if is_at_most(_lost(one, reference), most)] or alike
     if any(one.beside is None for one in within):
         return min(within, key=lambda one: _lost(one, reference))
     changes = [1 - one.beside.value for one in within if one.beside is not None]

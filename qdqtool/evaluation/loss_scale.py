@@ -14,6 +14,7 @@ Word = Literal["little", "some", "much", ""]
 
 # Shares of the metric's own figure: mAP .340 that becomes .323 has lost .05 of itself.
 LITTLE, MUCH = 0.02, 0.05
+_ROUNDING = 1e-10  # of floats: 0.49 - 0.48 is no more than 0.01
 WORDS: Mapping[Word, str] = {
     "little": "little is lost",
     "some": "the task's metric may lose 2 % of itself or more",
@@ -56,8 +57,27 @@ def word_of(metric: str, loss: Figure, baseline: float = 1.0) -> Word:
     if not math.isfinite(loss.value):
         return ""
     high = loss.interval.high if loss.interval.known else loss.value
-    if high < scale.little:
+    if not is_at_most(scale.little, high):
         return "little"
     if metric not in WITHOUT_LABELS and not loss.interval.low > 0:
         return ""
-    return "much" if loss.value >= scale.much else "some"
+    return "much" if is_at_most(scale.much, loss.value) else "some"
+
+
+def is_at_most(value: float, bound: float) -> bool:
+    """Whether a figure is no more than a bound, whatever subtraction of floats adds; not where one is NaN."""
+    return value <= bound + _ROUNDING
+
+
+def sentence_of(word: Word, loss: Figure, baseline: float | None) -> str:
+    """The sentence for a word: that so much is lost where the interval shows it, else that it may be.
+
+    Args:
+        word: for the loss.
+        loss: absolute.
+        baseline: what the float model has of the task's own metric, by labels; None without labels.
+    """
+    share = {"some": LITTLE, "much": MUCH}.get(word)
+    if share is None or baseline is None or not is_at_most(share * baseline, loss.interval.low):
+        return WORDS[word]
+    return f"the task's metric loses {100 * share:g} % of itself or more"

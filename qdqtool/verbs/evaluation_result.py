@@ -11,7 +11,7 @@ from typing import Any
 from qdqtool.display import Cells, Displayed, counted, four_decimals
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import Metric
-from qdqtool.evaluation.loss_scale import WORDS, Word, word_of
+from qdqtool.evaluation.loss_scale import WITHOUT_LABELS, Word, sentence_of, word_of
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.verbs.target_model import AS_WRITTEN
 
@@ -77,8 +77,12 @@ class Evaluation(Displayed):
         """How much is lost (`evaluation/loss_scale.py`), by the first metric that says it; None without a baseline."""
         if not self.losses:
             return None
-        metric = "nearness" if "nearness" in self.losses else next(iter(self.losses))
-        return word_of(metric, self.loss(metric), self.baseline_figures[metric][0].value)
+        return word_of(self._telling, self.loss(self._telling), self.baseline_figures[self._telling][0].value)
+
+    @property
+    def _telling(self) -> str:
+        """The metric whose loss has the word."""
+        return "nearness" if "nearness" in self.losses else next(iter(self.losses))
 
     def class_name(self, number: int) -> str:
         """What a class is called: its name, or its number where nobody names it."""
@@ -113,7 +117,9 @@ class Evaluation(Displayed):
         if self.classes:
             lines += ["", *_classes(self, per_class=per_class)]
         if self.word is not None:
-            lines += ["", WORDS[self.word]]
+            by_labels = self._telling not in WITHOUT_LABELS
+            baseline = self.baseline_figures[self._telling][0].value if by_labels else None
+            lines += ["", sentence_of(self.word, self.loss(self._telling), baseline)]
         return [
             *lines,
             "",

@@ -23,7 +23,7 @@ from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.write_files import refuse_unwritable
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import apply_known, known_preprocess, resize_note
-from qdqtool.evaluation.loss_scale import Word
+from qdqtool.evaluation.loss_scale import Word, is_at_most
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, figure_json, loss_between, loss_in_words
 from qdqtool.evaluation.output_dir import check_folder, filling
 from qdqtool.evaluation.tasks import BoxAgreement, LabeledBoxes
@@ -436,4 +436,4 @@ def _command(model: Path, data: Data, digest: str, options: DeployOptions, work:
 
 def _within(loss: Figure, most: float | None) -> bool | None:
     """Whether a loss is no more than allowed; None where nothing was said."""
-    return None if most is None else loss.value <= most
+    return None if most is None else is_at_most(loss.value, most)

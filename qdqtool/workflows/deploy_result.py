@@ -12,7 +12,7 @@ from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import LAYERS, CandidateTrial
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.display import Cells, Displayed, counted, table
-from qdqtool.evaluation.loss_scale import WORDS, Word
+from qdqtool.evaluation.loss_scale import Word, sentence_of
 from qdqtool.evaluation.metrics import Figure, loss_in_words
 from qdqtool.formats import INT8
 
@@ -98,9 +98,10 @@ class DeployResult(Displayed):
 
     def choice(self) -> list[str]:
         """What was kept and why, its loss, and the candidates as a table."""
+        said = sentence_of(self.word, self.loss, self.fp32)
         return [
             f"kept {self.chosen.name}: {self.reason}",
-            f"on separate samples, not used to choose: {self.format_loss()}; {WORDS[self.word]}",
+            f"on separate samples, not used to choose: {self.format_loss()}; {said}",
             *self._accuracy(),
             *([f"warning: {self.warning}"] if self.warning else []),
             *([f"warning: {self.slow}"] if self.slow else []),

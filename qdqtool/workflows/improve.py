@@ -302,7 +302,7 @@ class _Improvement:
         made = self._by_all(best)
         self.written = made.model
         self._beat.begin(f"{candidate.name}: measuring for the report")
-        count, title, labeled = judge.count, judge.title, judge.labeled
+        count, title, labeled, fp32 = judge.count, judge.title, judge.labeled, judge.reference.whole.figure.value
         loss = self._loss_of_choosing(best)
         word = self._word(best, loss)
         if self._options.eval_data is not None:
@@ -310,10 +310,15 @@ class _Improvement:
             judgment = report.judgment(target_of_candidate(candidate, made, self._target))
             loss, word = loss_between(report.reference, judgment.figure), report.word(judgment)
             count, title, labeled = report.count, report.chosen.task.title, report.chosen.labeled
+            fp32 = report.reference.value
             if title != judge.title:
                 self.notes.append(f"attempts are held against --max-loss by {judge.title}, the result by {title}")
         pairs = pairs_of(made.model)
-        written = replace(best.trial, cost=cost_of_candidate(candidate, made, self._priced))
+        cost, judged = cost_of_candidate(candidate, made, self._priced), best.trial.cost
+        written = replace(best.trial, cost=cost)
+        if judged is not None and cost.text() != judged.text():
+            both = f"{cost.text()} as it is written, {judged.text()} as it was tried, with scales from a half"
+            self.notes.append(f"{candidate.name} costs {both}")
         meets = not best.trial.refused and is_within(loss, self._most)
         bought = {
             one.attempt.candidate.name: Bought(over, loss_between(one.figures.whole.figure, self._whole(over)))
@@ -345,6 +350,7 @@ class _Improvement:
             word=word,
             independent=self._options.eval_data is not None,
             causes=self._causes,
+            fp32=fp32 if labeled else None,
         )
 
     def _word(self, best: _Tried, loss: Figure) -> Word:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.deploying.choice import CandidateTrial
-from qdqtool.display import Cells, Displayed, counted, table
-from qdqtool.evaluation.loss_scale import WORDS, Word
+from qdqtool.display import Cells, Displayed, counted, four_decimals, table
+from qdqtool.evaluation.loss_scale import Word, is_at_most, sentence_of
 from qdqtool.evaluation.metrics import Figure, figure_json, loss_in_words
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class ImproveResult(Displayed):
         word: how much `loss` is, as `evaluation/loss_scale.py` has it.
         independent: whether `loss` is of separate data.
         causes: why the model as given loses; None where that could not be measured.
+        fp32: what FP32 has of the task's own metric where `loss` was measured; None without labels.
     """
 
     model: Path
@@ -88,6 +90,7 @@ class ImproveResult(Displayed):
     word: Word = ""
     independent: bool = False
     causes: LossCauses | None = None
+    fp32: float | None = None
 
     def headline(self) -> str:
         """What was written, and what it loses."""
@@ -109,7 +112,7 @@ class ImproveResult(Displayed):
             *self._reasons(),
         ]
         where = "separate samples" if self.independent else "samples that did not choose it"
-        lines.append(f"on {where}: {self.format_loss()}; {WORDS[self.word]}")
+        lines.append(f"on {where}: {self.format_loss()}; {sentence_of(self.word, self.loss, self.fp32)}")
         if self.meets and not self.shown:
             lines.append(f"within --max-loss {self.max_loss:g}, but {self._not_shown()}")
         if self.reference_warning:
@@ -130,14 +133,16 @@ class ImproveResult(Displayed):
         """What won how much, one change at a time, and what changed."""
         if self.gain is None or self.best is self.trials[0]:
             return []
-        won = []
+        won, lost = list[str](), list[str]()
         name: str | None = self.best.candidate.name
         while name is not None and self.bought and name in self.bought:
             one = self.bought[name]
-            sure = "" if one.gain.interval.low > 0 else ", not shown by these samples"
-            won.append(f"{name} {one.text()} over {one.over} (95 %: {one.gain.interval.text()}{sure})")
+            sure = "" if one.gain.interval.low > 0 or one.gain.value <= 0 else ", not shown by these samples"
+            said = f"{name} {one.text()} over {one.over} (95 %: {one.gain.interval.text()}{sure})"
+            (won if one.gain.value > 0 else lost).append(said)
             name = one.over
         lines = [f"what won: {'; '.join(reversed(won))}"] if won else []
+        lines += [f"on the way, without a gain: {'; '.join(reversed(lost))}"] if lost else []
         if not self.gain.interval.low > 0:
             span = self.gain.interval.text()
             lines.append(f"these samples do not show that it is better than the model as given (95 %: {span})")
@@ -150,9 +155,8 @@ class ImproveResult(Displayed):
 
     def _not_shown(self) -> str:
         """Why samples do not show that the loss is small enough."""
-        most = (
-            f": it may be up to {self.loss.interval.high:.4f} (95 %)" if self.loss.interval.high > self.max_loss else ""
-        )
+        high = self.loss.interval.high
+        most = "" if is_at_most(high, self.max_loss) or math.isnan(high) else f": it may be up to {high:.4f} (95 %)"
         return f"{counted(self.samples['report'], 'sample')} cannot show it{most}; more samples can"
 
     def _unmeasured(self) -> list[str]:
@@ -180,13 +184,16 @@ class ImproveResult(Displayed):
 
     def rows(self) -> Cells:
         """One row for each attempt: its loss, what it bought, what it costs."""
-        rows = [("tried", "loss", "95 % interval", "bought", "over", "cost", "")]
+        known = any(one.change is not None for one in self.trials)  # without labels the loss may say it itself
+        rows = [("tried", "loss", "95 % interval", *(["change"] if known else []), "bought", "over", "cost", "")]
         for one in self.trials:
             bought = (self.bought or {}).get(one.candidate.name)
             mark = "failed" if one.failed else "kept" if one is self.best else "refused" if one.refused else ""
             loss, interval, cost = one.cells()
             over = ("-", "-") if bought is None else (bought.text(), bought.over)
-            rows.append((one.candidate.name, loss, interval, *over, cost, mark))
+            change = "-" if one.change is None else four_decimals(one.change)
+            near = [change] if known else []
+            rows.append((one.candidate.name, loss, interval, *near, *over, cost, mark))
         return rows
 
     def to_json(self) -> dict[str, Any]:

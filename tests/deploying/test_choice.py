@@ -346,6 +346,7 @@ def test_a_loss_that_is_no_number_is_none(most: float | None) -> None:
 
 def test_the_last_of_what_is_allowed_is_allowed() -> None:
     assert choose([trial("edge", 0.02, 9.0), FP16], 0.02)[0].candidate.name == "edge"
+    assert choose([trial("edge", 0.49 - 0.47, 9.0), FP16], 0.02)[0].candidate.name == "edge", "more by rounding alone"
     assert choose([trial("beyond", 0.02 + 1e-9, 9.0), FP16], 0.02)[0] is FP16
 
 

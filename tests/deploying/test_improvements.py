@@ -101,6 +101,7 @@ def test_a_typed_model_stays_typed() -> None:
         (0.01, 0.02, 400, True),
         (0.01, 0.021, 400, False),
         (0.03, 0.01, 400, False),
+        (0.49 - 0.47, 0.49 - 0.47, 150, True),  # 0.020000000000000018
         (0.0, 0.0, 150, True),
         (0.0, 0.0, 149, False),  # none of 149 says nothing of one in a hundred
     ],

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from qdqtool.evaluation.bootstrap import Interval
-from qdqtool.evaluation.loss_scale import WITHOUT_LABELS, Word, word_of
+from qdqtool.evaluation.loss_scale import WITHOUT_LABELS, WORDS, Word, is_at_most, sentence_of, word_of
 from qdqtool.evaluation.metrics import Figure, certain
 
 
@@ -37,3 +37,19 @@ def test_without_labels_little_needs_the_whole_interval(metric: str) -> None:
     assert word_of(metric, Figure(below, Interval(0.0, scale.little * 1.1))) == "some"
     assert word_of(metric, Figure(scale.much, Interval(0.0, 1.0))) == "much"
     assert word_of(metric, certain(below)) == "little" and word_of(metric, certain(scale.much)) == "much"
+
+
+def test_only_what_the_interval_shows_is_said_to_be_lost() -> None:
+    """A model that surely lost 85 % of its mAP was said to be one that may lose 5 %."""
+    shown, open_ = Figure(0.56, Interval(0.5, 0.62)), Figure(0.56, Interval(0.01, 0.62))
+    assert sentence_of("much", shown, 0.65) == "the task's metric loses 5 % of itself or more"
+    assert sentence_of("some", Figure(0.02, Interval(0.015, 0.025)), 0.65).startswith("the task's metric loses 2 %")
+    assert sentence_of("much", open_, 0.65) == sentence_of("much", shown, None) == WORDS["much"]
+    assert (
+        sentence_of("much", certain(0.56), 0.65) == WORDS["much"] and sentence_of("little", shown, 1) == WORDS["little"]
+    )
+
+
+def test_a_loss_of_the_bound_is_no_more_than_the_bound() -> None:
+    assert 0.49 - 0.48 > 0.01 and is_at_most(0.49 - 0.48, 0.01) and is_at_most(0.0, 0.0)
+    assert not is_at_most(0.0101, 0.01) and not is_at_most(math.nan, 0.01)
