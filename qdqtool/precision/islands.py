@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from qdqtool.formats import format_of_element
 from qdqtool.graph.order import connected
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node
 from qdqtool.graph.weighted import is_product, pair_behind, weight_index
@@ -92,9 +93,18 @@ def multiplies_int8(view: GraphView, node: Node) -> bool:
     """Whether a product reads its weight, or both its inputs, from integers, as they are or moved."""
     index = weight_index(view, node)
     if index is not None:
-        return pair_behind(view, node.inputs[index]) is not None
+        return pair_behind(view, node.inputs[index]) is not None and not format_of_weight_alone(view, node)
     moves = operator_set("rearranging")
     makers = [view.producers.get(name) for name in node.inputs[:2]]
     while any(maker is not None and maker.op in moves for maker in makers):
         makers = [view.producers.get(one.inputs[0]) if one and one.op in moves else one for one in makers]
     return all(maker is not None and maker.op == DEQUANTIZE for maker in makers)
+
+
+def format_of_weight_alone(view: GraphView, node: Node) -> str:
+    """The title of the format of a product's weight, where activations have none of that format; else ""."""
+    index = weight_index(view, node)
+    pair = None if index is None else pair_behind(view, node.inputs[index])
+    codes = None if pair is None else view.constant_tensor(pair.dequantize.inputs[0])
+    row = None if codes is None else format_of_element(codes.data_type)
+    return "" if row is None or "activation" in row.roles else row.title

@@ -17,18 +17,18 @@ from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.products import FORMAT_TITLES, count_products
 from qdqtool.files import FileSet, joined
-from qdqtool.formats import INT8, format_of_element
+from qdqtool.formats import INT8
 from qdqtool.fresh_names import FreshNames
 from qdqtool.graph.io import give_back
 from qdqtool.graph.model import Model
 from qdqtool.graph.tensors import is_external, location_of, stored_type
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.graph.weighted import is_product, pair_behind, weight_index
+from qdqtool.graph.weighted import is_product
 from qdqtool.measuring.typed_search import KnownOutputs, search_types
 from qdqtool.observers.options import with_method
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeOptions, choose_types
+from qdqtool.precision.islands import format_of_weight_alone
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.stored_weights import WeightFile, goes_to_file
 from qdqtool.precision.value_ranges import ranges_of_table
@@ -119,19 +119,12 @@ class TypedRest:
         listed = [f"in FP32: {_first(found)}: {reason}" for reason, found in names.items()]
         more = [f"in FP32 for {len(listed) - _REASONS} more reasons: --json"] if listed[_REASONS:] else []
         view = self.choice.graph.view
-        codes = Counter(found for node in view.every if is_product(node) and (found := _code_of_weight(view, node)))
+        codes = Counter(
+            found for node in view.every if is_product(node) and (found := format_of_weight_alone(view, node))
+        )
         held = [f"{count} of them with weights in {title}" for title, count in codes.items()]
         counts = ", ".join([f"{self.choice.headline()}; {format_products(self.products)}", *held])
         return [counts, *listed[:_REASONS], *more]
-
-
-def _code_of_weight(view: GraphView, node: Node) -> str:
-    """The title of the format of a product's weight, where activations have none of that format; else ""."""
-    index = weight_index(view, node)
-    pair = None if index is None else pair_behind(view, node.inputs[index])
-    codes = None if pair is None else view.constant_tensor(pair.dequantize.inputs[0])
-    row = None if codes is None else format_of_element(codes.data_type)
-    return "" if row is None or "activation" in row.roles else row.title
 
 
 def _first(names: Sequence[str]) -> str:

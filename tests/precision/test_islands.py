@@ -23,6 +23,7 @@ CASES = {
     "a product of integers": ("float[1,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = QuantizeLinear(w, s, z) e = DequantizeLinear(v, s, z) m = MatMul(d, e) y = Relu(m)", f"float[8,8] w, {PAIRS}", [("y", "", True)]),
     "two computed tensors from pairs": ("float[8,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) m = MatMul(d, d) y = Relu(m)", PAIRS, [("y", "", True)]),
     "two computed tensors from pairs, one of them moved": ("float[8,8] x", "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) t = Transpose(d) m = MatMul(d, t) y = Relu(m)", PAIRS, [("t", "", True), ("y", "", True)]),
+    "a weight alone in integers": ("float[1,2] x", "a = Sqrt(x) e = DequantizeLinear(w, s) m = MatMul(a, e) y = Sqrt(m)", "int4[2,2] w = {1,2,3,4}, float s = {0.1}", [("a m y", "m", True)]),
     "behind a product of integers, up to a pair": ("float[1,8] x", f"{LAYER} r = Relu(m) f = QuantizeLinear(r, s, z) y = DequantizeLinear(f, s, z)", CHANNELS, []),
     "behind a product of integers, up to a Cast": ("float[1,8] x", f"{LAYER} r = Relu(m) y = Cast<to=10>(r)", CHANNELS, []),
     "behind a product of integers, up to FP32": ("float[1,8] x", f"{LAYER} a = Add(m, u) r = Relu(a) y = Sqrt(r)", CHANNELS, [("a r y", "", True)]),
@@ -36,7 +37,7 @@ CASES = {
 
 @pytest.mark.parametrize(("given", "body", "constants", "expected"), CASES.values(), ids=CASES)
 def test_operators_in_fp32(given: str, body: str, constants: str, expected: list[tuple[str, str, bool]]) -> None:
-    model = model_of(f"net ({given}) => (float[] y) <{constants}> {{ {body} }}", 20, 10)
+    model = model_of(f"net ({given}) => (float[] y) <{constants}> {{ {body} }}", 21, 10)
     found = float32_islands(GraphView(model.graph), infer_types(model))
     told = [(" ".join(n.key for n in one.nodes), " ".join(n.key for n in one.products), one.able) for one in found]
     assert told == expected
