@@ -76,7 +76,7 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
 
 def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
     """What to do about names that the model lacks: give them its names, or calibrate what has no scale."""
-    if found.export.shift or not found.unknown or not found.missing:
+    if found.export.shift or found.export.is_proof or not found.unknown or not found.missing:
         return
     new = {old: near for old, near in found.near.items() if "=" not in old}
     chosen = {near: old for old, near in reversed(new.items())}  # the first of two for one tensor

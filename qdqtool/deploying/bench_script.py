@@ -14,6 +14,7 @@ BENCH, README = "bench.sh", "README.md"
 _HEAD = """#!/bin/sh
 # Times the engines of this folder: median GPU time of one inference, without copies. Builds those that are not there.
 """
+_CLOCKS = "Fix the clocks first: `sudo nvpmodel -m 0` and `sudo jetson_clocks`."
 _TIME_OF = r"""cd "$(dirname "$0")" || exit 1
 time_of() { # script, engine, further flags
   script="$1" engine="$2"
@@ -85,7 +86,7 @@ def readme(title: str, said: Sequence[str], builds: Sequence[BuildScript], serve
         *said,
         "",
         f"Copy this folder to the board; run `sh {BENCH}`: it builds {engines} and prints the GPU time of each.",
-        "On a Jetson, fix the clocks first: `sudo nvpmodel -m 0` and `sudo jetson_clocks`.",
+        *([_CLOCKS] if "Jetson" in title else []),
         f"`sh {builds[0].name}` builds what was kept; flags may follow." + (f" {others} run it." if others else ""),
         "`candidates.txt` lists what was tried; `deploy.json` has all figures.",
         "`qdqtool run recipe.toml` makes the kept model again.",

@@ -201,7 +201,7 @@ class Choice:
         kept: the trial.
         reason: why, one sentence.
         other: the trial to time it against: FP16 beside INT8, and beside a model without INT8 the INT8 that comes
-            nearest to being kept; None where there is none.
+            nearest to being kept, or a faster one that loses more; None where there is none.
     """
 
     kept: CandidateTrial
@@ -224,9 +224,9 @@ def choose(
     4. The cheapest of the rest is kept; of those that cost as much, within `SAME_COST`, the one nearest to FP32.
 
     The best INT8 is the nearest to FP32 of those that figures do not tell from the least loss: a difference of figures
-    on few samples is mostly chance. For a DLA one of which a core holds the subgraphs goes before one of which it does
-    not. As good as the best is what lies as near to FP32, within `AS_NEAR`, or loses no more than `AS_GOOD` beyond it
-    with all of the paired interval. A loss below zero is chance, and counts as none.
+    on few samples is mostly chance. Where a DLA core holds the subgraphs of any that is of use, the others are out, as
+    their build may stop. As good as the best is what lies as near to FP32, within `AS_NEAR`, or loses no more than
+    `AS_GOOD` beyond it with all of the paired interval. A loss below zero is chance, and counts as none.
 
     Raises:
         QdqError: no trial was measured, or every loss is NaN.
@@ -241,15 +241,17 @@ def choose(
         raise QdqError("deploy", f"no candidate could be made and measured ({why})", "check the labels and the data")
     allowed = [one for one in measured if max_loss is None or is_at_most(one.loss, max_loss)]
     left = [one for one in allowed if not any(_beats(other, one, compared) for other in allowed)]
-    floats = [one for one in left if one.is_float]
-    good = [one for one in left if not one.is_float and (max_loss is not None or not one.trial.is_useless)]
+    usable = [one for one in left if one.is_float or max_loss is not None or not one.trial.is_useless]
+    held = [one for one in usable if one.cost.fits] or usable
+    cut = [one for one in usable if one not in held and not one.is_float]
+    floats = [one for one in held if one.is_float]
+    good = [one for one in held if not one.is_float]
     alike, best = good, None
     if max_loss is None and good:
         first = min(good, key=lambda one: one.loss)
         alike = [one for one in good if one.low <= AS_GOOD or not _is_worse(one, first, compared)]
-        fitting = [one for one in alike if one.cost.fits] or alike
-        best = min(fitting, key=lambda one: one.order)
-        good = [one for one in fitting if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
+        best = min(alike, key=lambda one: one.order)
+        good = [one for one in alike if one is best or one.is_as_near(best) or _is_as_good(one, best, compared)]
     if max_loss is None and floats:
         first = best or min(floats, key=lambda one: one.loss)
         floats = [one for one in floats if one is first or compared(one.name, first.name).interval.low <= AS_GOOD]
@@ -260,19 +262,29 @@ def choose(
     int8 = [one for one in measured if not one.is_float]
     kinds = " or ".join(dict.fromkeys(one.trial.candidate.title for one in int8)) or INT8.title
     if kept.is_float:
+        if cut and not good:
+            other = _cheapest(cut)
+            return Choice(kept.trial, _why_held(kept, other), other.trial)
         beaten = [one for one in int8 if one in allowed and (max_loss is not None or not one.trial.is_useless)]
         if good or beaten:
             other = _cheapest(good or beaten)
-            return Choice(kept.trial, _why_no_gain(kept, other), other.trial)
+            useful = [one for one in int8 if max_loss is not None or not one.trial.is_useless]
+            faster = [one for one in useful if one.cost.is_below(kept.cost)]
+            if not good or not faster:
+                return Choice(kept.trial, _why_no_gain(kept, other), other.trial)
+            near = min(faster, key=lambda one: one.order)
+            timed = near if max_loss is None else other
+            return Choice(kept.trial, _why_not_faster(kept, other, near, max_loss), timed.trial)
         least = min(int8, key=lambda one: one.loss, default=None)
         return Choice(kept.trial, _why_no_int8(least, kinds, max_loss, samples), None if least is None else least.trial)
     if kept not in good:
         reason = _why_no_int8(kept, kinds, max_loss, samples)
     elif best is None:
-        timed = "cheapest" if kept.cost.microseconds is None else "fastest"
-        reason = f"the {timed} that loses at most {max_loss:g} ({kept.loss:.4f})"
+        word = "cheapest" if kept.cost.microseconds is None else "fastest"
+        reason = f"the {word} that loses at most {max_loss:g} ({kept.loss:.4f})"
+        reason += ", of those of which a DLA core holds the subgraphs" if cut else ""
     else:
-        reason = _why_int8(kept, best, alike, kinds)
+        reason = _why_int8(kept, best, (alike, cut), kinds)
     names = [one.name for one in int8 if one in allowed and one not in left]
     reason += f"; left out, as another one beats it: {', '.join(names)}" if names else ""
     half = next((one.trial for one in measured if one.is_float), None)
@@ -282,6 +294,8 @@ def choose(
 def _beats(other: _Measured, one: _Measured, compared: Compared) -> bool:
     """Whether a trial is cheaper than another one beyond what forecasts tell, and loses less."""
     if one.cost.counts_layers_alone or not other.cost.is_below(one.cost) or _is_worse(other, one, compared):
+        return False
+    if one.cost.fits and not other.cost.fits:
         return False
     less = other.counted <= one.counted if other.is_float else other.counted < one.counted
     return less or _is_worse(one, other, compared)
@@ -312,6 +326,28 @@ def _why_no_gain(kept: _Measured, int8: _Measured) -> str:
     return f"{title} gains no time by the forecast, and is no more accurate: {times}"
 
 
+def _why_not_faster(kept: _Measured, int8: _Measured, near: _Measured, most: float | None) -> str:
+    """Why a model without INT8 is kept where there is faster INT8, which may lose more."""
+    which = "as accurate as the best" if most is None else f"that loses at most {most:g}"
+    gains = "costs no less" if None in (kept.cost.microseconds, int8.cost.microseconds) else "gains no time"
+    return (
+        f"{int8.trial.candidate.title} {which} {gains} by the forecast: {_cost_and_loss(int8)}, against "
+        f"{_cost_and_loss(kept)}; what is faster may lose more: {_cost_and_loss(near)}"
+    )
+
+
+def _cost_and_loss(one: _Measured) -> str:
+    time = one.cost.microseconds
+    cost = one.cost.text() if time is None else f"{time / 1000:.3f} ms"
+    return f"{cost} ({one.name}, loss {one.loss:.4f})"
+
+
+def _why_held(kept: _Measured, other: _Measured) -> str:
+    """Why it goes before another one, whose build may stop."""
+    best = _what_is_best(kept, other)
+    return f"a DLA core holds its subgraphs, and those of {other.name}, {best}, it does not: its build may stop"
+
+
 def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples: int | None) -> str:
     """Why the INT8 that loses least is not good enough."""
     if best is None:
@@ -330,13 +366,14 @@ def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples
     return f"{reason}{span}, so these samples do not decide: give more --data"
 
 
-def _why_int8(kept: _Measured, best: _Measured, alike: Sequence[_Measured], kinds: str) -> str:
-    """Why INT8, or FP8, is kept where no largest loss was named."""
-    nearest = min(alike, key=lambda one: one.order)
-    if nearest is not best and not nearest.cost.fits:
-        return (
-            f"a DLA core holds its subgraphs, and those of {nearest.name}, {_what_is_best(kept, nearest)}, it does not"
-        )
+def _why_int8(
+    kept: _Measured, best: _Measured, others: tuple[Sequence[_Measured], Sequence[_Measured]], kinds: str
+) -> str:
+    """Why INT8, or FP8, is kept where no largest loss was named, of those alike and those that no DLA core holds."""
+    alike, cut = others
+    nearest = min((*alike, *cut), key=lambda one: one.order)
+    if nearest in cut:
+        return _why_held(kept, nearest)
     if kept is best:
         least = min(one.loss for one in alike)
         return f"the nearest to FP32 of those in {kinds} whose loss equals their least one within noise ({least:.4f})"

@@ -180,7 +180,7 @@ class DlaReport:
         cuts = cut_places(self)
         lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
         what = "channel shuffles, Slices of channels and Resizes to smaller maps"
-        fix = f"with --fix Q030 -o NEW it writes {what} as what the DLA runs"
+        fix = f"with the FP32 model for MODEL and --fix Q030 -o NEW it writes {what} as what the DLA runs"
         todo = f"; {fix}" if self.rewritable else ""
         cut = f"the graph is cut by {cuts}: {lint} says what can be done{todo}"
         return [text, *([cut] if cuts else [])]

@@ -210,7 +210,8 @@ def one_sided(context: LintContext) -> Iterator[CheckFault]:
     """A weighted operator with Q/DQ on its weight only, or on its activation only.
 
     INT8 needs both. The operator runs in float, and the pair that is there only rounds. Weights in INT4, FP8 or FP4 are
-    left out: TensorRT takes them without a pair on the activation.
+    left out: TensorRT takes them without a pair on the activation. So are activations in these formats: `insert` leaves
+    products in float that gain nothing in FP8, beside others that read the same tensor.
     """
     heads = {head.key for head in context.heads}
     for node, index in context.weighted:
@@ -219,10 +220,13 @@ def one_sided(context: LintContext) -> Iterator[CheckFault]:
         if zero is not None and is_other_format(zero):
             continue
         weight = pair is not None
-        activation = context.carriers(node.inputs[1 - index]) is not None
-        if weight and not activation:
+        carriers = context.carriers(node.inputs[1 - index])
+        if weight and carriers is None:
             yield CheckFault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", MISSING)
-        elif activation and not weight and node.key in context.planned and node.key not in heads:
+            continue
+        zeros = [context.zero_point(pair) for pair in carriers or ()]
+        eight = carriers is not None and not any(zero is not None and is_other_format(zero) for zero in zeros)
+        if eight and not weight and node.key in context.planned and node.key not in heads:
             yield CheckFault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", MISSING)
 
 

@@ -15,6 +15,7 @@ from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.deploying.format_choice import choose_formats
 from qdqtool.display import counted
+from qdqtool.dla.assignment import dla_findings
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -27,6 +28,7 @@ from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
+from qdqtool.graph.weighted import weight_index
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.target_points import refuse_empty
@@ -229,7 +231,11 @@ def insert(
         search=measured.search,
         max_output_loss=options.max_output_loss,
         conditioned=bool(options.condition) or bool(edits_of(proto)),
-        warnings=(*too_high, *parser_warnings(proto, options.plan.trt_version)),
+        warnings=(
+            *too_high,
+            *parser_warnings(proto, options.plan.trt_version),
+            *_dla_overflow(quantized.model, quantized.plan, options.plan),
+        ),
         costs=costs,
         rest=typed,
         rest_note=rest.note,
@@ -238,6 +244,15 @@ def insert(
         overwrites=overwrites,
         has_pairs=has_qdq(placed.model.view),
     )
+
+
+def _dla_overflow(model: Model, decided: Plan, options: PlanOptions) -> list[str]:
+    """What more DLA subgraphs than a core holds mean; empty where they fit, and for another target."""
+    version = options.trt_version
+    if options.target != "dla" or version is None:
+        return []
+    weighted = {node.key for node in model.view.nodes if weight_index(model.view, node) is not None}
+    return dla_findings(model.view, version, floats=weighted & set(decided.float_nodes)).overflow()
 
 
 def _better_there(target: Path | None) -> str:

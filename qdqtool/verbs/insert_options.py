@@ -148,7 +148,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         search: what was tried in float for accuracy; None where nothing was to be.
         max_output_loss: what the loss at the outputs was to be at most.
         conditioned: whether `condition` edited the weights, now or before.
-        warnings: sentences on operators that TensorRT's parser does not import, and on an opset that it does not read.
+        warnings: sentences on operators that TensorRT's parser does not import, on an opset that it does not read, and
+            on more DLA subgraphs than a core holds.
         costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
         rest_note: a sentence on what another float type would give; empty where there is nothing to say.

@@ -14,6 +14,7 @@ import onnx
 
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
+from qdqtool.display import counted
 from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.products import FORMAT_TITLES, count_products
 from qdqtool.files import FileSet, joined
@@ -117,7 +118,7 @@ class TypedRest:
         for name, _, _, reason in self.choice.rows()[1:]:
             names.setdefault(reason, []).append(name)
         listed = [f"in FP32: {_first(found)}: {reason}" for reason, found in names.items()]
-        more = [f"in FP32 for {len(listed) - _REASONS} more reasons: --json"] if listed[_REASONS:] else []
+        more = [f"in FP32 for {counted(len(listed) - _REASONS, 'more reason')}: --json"] if listed[_REASONS:] else []
         view = self.choice.graph.view
         codes = Counter(
             found for node in view.every if is_product(node) and (found := format_of_weight_alone(view, node))

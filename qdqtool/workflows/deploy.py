@@ -220,13 +220,19 @@ class _Deployment:
         kept, reason = chosen.kept, chosen.reason
         outcome = self.write(kept.candidate, place, folder)
         outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
-        builds = [outcome.build]
+        builds, beside = [outcome.build], ""
         if chosen.other is not None:
-            other = chosen.other.candidate
-            builds.append(write_other_build(other, self._made[other.name], self._job, place))
+            other, made = chosen.other.candidate, self._made[chosen.other.candidate.name]
+            cut = layers_left(other, made, self._target).warning
+            builds.append(write_other_build(other, made, replace(self._job, dla_warning=cut), place))
+            if not other.is_float:
+                beside = f"{builds[1].stem}.onnx, to time beside it, is {other.name}"
+                outcome = replace(outcome, notes=(*outcome.notes, beside))
         slow = "" if self._device is None else slow_int8(kept, trials, self._device.name)
         loss = loss_in_words(self.metric, outcome.loss, self._split.counts["report"])
         said = [self.verdict, f"Kept {kept.candidate.name}, {loss}: {reason}."]
+        said += [f"{beside}."] if beside else []
+        said += [f"Warning: {outcome.left.warning}."] if outcome.left.warning else []
         write_guide(place, self._target.place.title, said, builds, self._job)
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = {

@@ -73,3 +73,13 @@ def test_names_that_are_refused(folder: Path, capsys: Capsys, word: str, part: s
     words = ("cache", "convert", folder / "c.cache", "--to", "trt", "--rename", word, "-o", folder / "n.cache")
     refused(run(capsys, *words), part)
     assert contents(folder) == before
+
+
+def test_no_step_takes_a_cache_that_constants_contradict(tmp_path: Path, capsys: Capsys) -> None:
+    """`graft` refuses it."""
+    onnx.save(model_of("g (float[4] x) => (float[4] y) <float[4] k = {0, 0, 0, 0}> { y = Add(x, k) }"), tmp_path / "m")
+    (tmp_path / "c").write_text("TRT-8502-EntropyCalibration2\nX: 3c010a14\nelsewhere: 3c010a14\nk: 3c010a15\n")
+    done = run(capsys, "cache", "check", tmp_path / "c", tmp_path / "m")
+    assert done.code == 1 and "is of another export" in done.out
+    assert "qdqtool graft" not in done.out and "next" not in done.out
+    refused(run(capsys, "graft", tmp_path / "m", "--cache", tmp_path / "c", "-o", tmp_path / "o"), "another export")

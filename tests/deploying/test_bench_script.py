@@ -75,4 +75,5 @@ def test_a_build_that_fails_ends_with_its_last_lines(tmp_path: Path) -> None:
 def test_the_readme_has_ten_lines() -> None:
     text = readme("Jetson", ["INT8 pays.", "Kept a."], [build("a.int8"), build("a.fp16")], ["a.int8.deepstream.txt"])
     assert len(text.splitlines()) == 9 and "run `sh bench.sh`" in text
+    assert "nvpmodel" in text and "nvpmodel" not in readme("GeForce", ["No."], [build("a.int8")], [])
     assert "`a.int8.engine` and `a.fp16.engine`" in text and "`sh a.int8.trtexec.sh`" in text

@@ -395,7 +395,37 @@ def test_what_a_dla_core_holds_goes_before_what_it_does_not() -> None:
     kept, reason = choose([cut, whole], None, spread=0.06)
     assert kept is whole
     assert re.match("a DLA core .* condition, which loses 0.0400", reason)
-    assert choose([cut, whole], None, spread=0.01)[0] is cut, "it surely loses more"
+    assert choose([cut, whole], None, spread=0.01)[0] is whole, "it surely loses more, and is built"
+    assert choose([cut, replace(whole, metric="boxes"), trial("x", 0.5, 1.0)], 0.1)[1].endswith("holds the subgraphs")
+    assert choose([cut, whole], 0.05)[0] is cut, "the only one that loses so little"
+    half = on_dla("fp16", 0.0, (73, 2), "fp16")
+    kept, reason = choose([cut, half], None)
+    assert kept is half and re.match("a DLA core .* condition, .* its build may stop", reason)
+    assert choose([replace(cut, cost=replace(cut.cost, on_gpu=0)), whole], None)[0] is whole, "it beats none of them"
+
+
+def test_the_reason_names_faster_int8_that_was_not_taken_and_it_is_timed() -> None:
+    """yolox_nano on Orin NX: beside FP16 lay the slow INT8 that loses least, and the verdict was of the other."""
+    trials = [
+        timed("insert-auto", 0.15, 1868.0, change=0.15),
+        timed("keep-float", 0.045, 2192.0, change=0.04),
+        timed("insert-entropy", 0.43, 1836.0, change=0.43),
+        timed("fp16", 0.0, 2170.0, "fp16", change=0.0),
+    ]
+
+    def compared(one: str, other: str) -> Figure:
+        losses = {trial.candidate.name: trial.loss.value for trial in trials if trial.loss is not None}
+        gap = losses[one] - losses[other]
+        return Figure(gap, Interval(gap - 0.01, gap + 0.01))
+
+    trials = [replace(one, metric="agreement") for one in trials]
+    found = choice.choose(trials, None, compared)
+    assert found.kept.candidate.name == "fp16" and found.other is trials[0]
+    assert (
+        "2.192 ms (keep-float, loss 0.0450)" in found.reason and "1.868 ms (insert-auto, loss 0.1500)" in found.reason
+    )
+    bound = choice.choose(trials, 0.1, compared)
+    assert bound.kept is found.kept and bound.other is trials[1] and "at most 0.1 gains no time" in bound.reason
 
 
 def test_of_two_float_models_the_cheaper_one_is_kept() -> None:

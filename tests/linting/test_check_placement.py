@@ -12,7 +12,10 @@ import pytest
 import qdqtool
 from qdqtool.graph.edit import set_metadata
 from qdqtool.graph.view import GraphView
-from qdqtool.trtversion import TrtVersion
+from qdqtool.match.plan import PlanOptions
+from qdqtool.trtversion import TrtVersion, parse
+from qdqtool.verbs.insert import insert
+from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import V8_6, model_of
 from tests.linting.quantized import classifier, conv, findings_of, graph, pair, places_of
 
@@ -212,6 +215,17 @@ def test_q013_float_heads_and_what_accuracy_keeps_in_float() -> None:
     facts = {"schema": 1, "tensors": {}, "facts": {"kept": {"c": "it loses most"}}}
     set_metadata(model, "scales", json.dumps(facts))
     assert places_of(model, "Q013") == places_of(model, "Q028") == []
+
+
+def test_q013_a_product_that_insert_leaves_in_float_beside_fp8() -> None:
+    """A convolution of few channels reads what another one reads in FP8: it computes in float, on purpose."""
+    net = """g (float[1,32,4,4] x) => (float[1,32,4,4] y, float[1,32,4,4] t)
+        <float[32,32,1,1] w, float[8,32,1,1] few, float[32,8,1,1] back>
+        { r = Relu(x) c = Conv(r, w) d = Relu(c) y = Conv(d, w) z = Conv(r, few) u = Relu(z) t = Conv(u, back) }"""
+    options = InsertOptions(plan=PlanOptions(trt_version=parse("11.4.1"), format="fp8"))
+    made = insert(model_of(net, 19), options=options)
+    assert ("z", "few-channels-float") in [(one.site, one.rule) for one in made.plan.refusals]
+    assert places_of(made.model, "Q013") == []
 
 
 def test_q013_a_scale_across_what_commutes_is_one() -> None:

@@ -18,6 +18,7 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
 from tests.conditioning.nets import SILU, samples, spread
 from tests.conftest import shared_folder
+from tests.graphs import model_of
 from tests.laws import law_checks as laws
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
@@ -133,3 +134,12 @@ def test_the_defaults_work_wherever_mse_does(file: Path, tmp_path: Path) -> None
         options=InsertOptions(calibration=CalibrationOptions(progress=False)),
     )
     assert done.inserted.added or not done.plan.points or done.inserted.kept
+
+
+def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of() -> None:
+    ops = "".join(f" t{i + 1} = {'Exp' if i % 2 else 'Tanh'}(t{i})" for i in range(34))
+    text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> {{ t0 = Conv(x, w){ops} y = Conv(t34, w) }}"
+    plan = PlanOptions(target="dla", trt_version=TrtVersion(11, 4, 1), float_heads="none")
+    (warning,) = insert(model_of(text), options=InsertOptions(plan=plan)).warnings[:1]
+    assert "DLA subgraphs, and a DLA core of Orin holds 16" in warning
+    assert insert(spread(SILU), options=InsertOptions(plan=plan)).warnings == ()

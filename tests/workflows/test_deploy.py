@@ -153,7 +153,9 @@ def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of(here: Path, tmp_pa
     assert re.match("5 DLA subgraphs, .*Xavier holds 4 ", result.left.warning)
     assert "cut by Exp (" in result.left.warning
     assert result.outcome()[-1] == f"warning: {result.left.warning}" and facts_of(result)["dla_warning"]
-    assert "# warning: 5 DLA subgraphs" in (result.folder / "cut.int8.trtexec.sh").read_text()
+    for build in ("int8", "fp16"):
+        assert "# warning: 5 DLA subgraphs" in (result.folder / f"cut.{build}.trtexec.sh").read_text()
+    assert "Warning: 5 DLA subgraphs" in (result.folder / "README.md").read_text()
     assert made(here, "xavier-nx:jp4.6.1", dla=True).left.warning == ""
 
 
