@@ -89,7 +89,7 @@ def test_deploy_says_the_same_of_the_file_that_it_writes(capsys: Capsys, tmp_pat
     page = ("--model", plain, "--data", separate, "--trt-version", "8.6.1", "-o", tmp_path / "r.html")
     verdict = facts_of(capsys, "report", written, *page)["verdict"]
     assert verdict.startswith(f"{int8} of {int8 + len(deployed['in_float'])} convolutions")
-    assert f"loses {four_decimals(deployed['loss']['value'])};" in verdict
+    assert f"loss {four_decimals(deployed['loss']['value'])} (95 %: " in verdict
     linted = facts_of(capsys, "lint", written, "--trt-version", "8.6.1")["counts"]
     assert ", ".join(counted(number, kind) for kind, number in linted.items() if number) in verdict
 
