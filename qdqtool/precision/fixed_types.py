@@ -21,7 +21,7 @@ UNKNOWN = "a tensor of unknown type"
 ONLY_FP32 = "ONNX defines it for FP32 only"
 NOT_TENSORRT = "TensorRT supports it in FP32, not in this type"
 SIZES = "computes sizes"
-INT8_PATH = "in the file alone: TensorRT runs it in INT8, as it moves INT8 values from one pair to the next"
+INT8_PATH = "moves INT8 values from one pair to the next"
 WEIGHTS = "computes a weight that is quantized"
 
 

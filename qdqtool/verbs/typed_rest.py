@@ -29,6 +29,7 @@ from qdqtool.observers.options import with_method
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeOptions, choose_types
+from qdqtool.precision.fixed_types import INT8_PATH
 from qdqtool.precision.islands import format_of_weight_alone
 from qdqtool.precision.rest import RestType
 from qdqtool.precision.stored_weights import WeightFile, goes_to_file
@@ -117,7 +118,10 @@ class TypedRest:
         names: dict[str, list[str]] = {}
         for name, _, _, reason in self.choice.rows()[1:]:
             names.setdefault(reason, []).append(name)
-        listed = [f"in FP32: {_first(found)}: {reason}" for reason, found in names.items()]
+        listed = [
+            f"in FP32{' in the file, and run in INT8' if reason.endswith(INT8_PATH) else ''}: {_first(found)}: {reason}"
+            for reason, found in names.items()
+        ]
         more = [f"in FP32 for {counted(len(listed) - _REASONS, 'more reason')}: --json"] if listed[_REASONS:] else []
         view = self.choice.graph.view
         codes = Counter(
