@@ -101,7 +101,7 @@ def require_opset(target: DeployTarget, proto: onnx.ModelProto, name: str) -> No
         raise QdqError(name, reason, todo)
 
 
-def told_in_lines(target: DeployTarget, proto: onnx.ModelProto, dla: DlaReport | None) -> list[str]:
+def target_lines(target: DeployTarget, proto: onnx.ModelProto, dla: DlaReport | None) -> list[str]:
     """What the target runs of a model, and of what was written its DLA: five lines."""
     return [
         f"for {target.place.title}",

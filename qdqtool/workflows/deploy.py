@@ -17,7 +17,7 @@ from qdqtool.deploying.bench_script import BuildScript
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
 from qdqtool.deploying.layers_left import LayersLeft
-from qdqtool.deploying.target import DeployTarget, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, require_opset, target_at, target_lines
 from qdqtool.emit import ENDINGS
 from qdqtool.emit.input_shapes import tensors_of
 from qdqtool.emit.write_files import refuse_unwritable
@@ -100,7 +100,7 @@ def deploy(
             run.untold = [partial(options.say, line) for line in (verdict, *wrong)]
             done = run.fill(place, folder)
     changes = () if expected is None else expected.changes
-    lines = (*told_in_lines(target, opened.proto, done.left.dla), *changes, *target.place.notes)
+    lines = (*target_lines(target, opened.proto, done.left.dla), *changes, *target.place.notes)
     return replace(done, target=lines, known_wrong=tuple(wrong))
 
 

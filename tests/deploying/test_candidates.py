@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.deploying.candidates import candidates_for
 from qdqtool.deploying.options import EFFORTS
-from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, target_lines
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.view import GraphView
@@ -25,7 +25,7 @@ def target(text: str, *, dla: bool = False) -> DeployTarget:
 
 def lines(text: str, model: onnx.ModelProto, *, dla: bool = False) -> list[str]:
     place = target(text, dla=dla)
-    return told_in_lines(place, model, dla_report(place, GraphView(model.graph)) if dla else None)
+    return target_lines(place, model, dla_report(place, GraphView(model.graph)) if dla else None)
 
 
 @pytest.mark.parametrize(

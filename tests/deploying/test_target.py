@@ -8,7 +8,7 @@ import re
 import pytest
 
 from qdqtool.deploying.layers_left import LayersLeft
-from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, told_in_lines
+from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, target_lines
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.view import GraphView
@@ -68,7 +68,7 @@ def test_the_highest_opset_is_read_and_the_next_one_is_not() -> None:
 def lines(place: str, *, dla: bool = False) -> list[str]:
     model = model_of(SMALL_NET)
     to = target(place, dla=dla)
-    return told_in_lines(to, model, dla_report(to, GraphView(model.graph)) if dla else None)
+    return target_lines(to, model, dla_report(to, GraphView(model.graph)) if dla else None)
 
 
 def test_five_lines_for_a_gpu() -> None:
@@ -112,5 +112,5 @@ def test_what_of_a_dla_is_a_guess_is_told() -> None:
     report = dla_report(xavier, view)
     said = LayersLeft(dla=report).guesses
     assert said.startswith("by a guess") and "1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA" in said
-    assert told_in_lines(xavier, model_of(text), report)[3].endswith(said)
+    assert target_lines(xavier, model_of(text), report)[3].endswith(said)
     assert LayersLeft(dla=dla_report(target("orin:8.6", dla=True), view)).guesses == "" == LayersLeft().guesses
