@@ -34,6 +34,7 @@ from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes
 from qdqtool.linting.check_formats import formats_in
+from qdqtool.match.options import AttentionType
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.passes.rewrites import without_rewrites
@@ -212,7 +213,9 @@ def forecast(model: ModelSource, options: ForecastOptions | None = None) -> Fore
     return ForecastResult(name, boards, (_HALF_TIMES, *planned))
 
 
-def forecast_board(opened: Model, text: str, formats: Sequence[Format] = ("int8",)) -> BoardForecast | None:
+def forecast_board(
+    opened: Model, text: str, formats: Sequence[Format] = ("int8",), attention: AttentionType = "auto"
+) -> BoardForecast | None:
     """FP16 and other formats on the board that `--for` names; the model is not changed.
 
     None where no figures of the board are known, or sizes of the model are free.
@@ -220,7 +223,29 @@ def forecast_board(opened: Model, text: str, formats: Sequence[Format] = ("int8"
     device, where = device_of(text), find_place(text)
     if device is None or not layers_in(opened, where.version, _target(where), rest="fp16"):
         return None
-    return _board(text, where, device, Engines(opened.copy()), ForecastOptions((text,), ("fp16", *formats)))
+    options = ForecastOptions((text,), ("fp16", *formats))
+    return _board(text, where, device, Engines(opened.copy(), attention=attention), options)
+
+
+def forecast_of_engines(board: BoardForecast, engines: Mapping[str, Sequence[LayerWork]]) -> BoardForecast:
+    """The forecast with the engines of files in place of predicted ones.
+
+    Args:
+        board: of the same model.
+        engines: format -> its layers; formats that are missing keep their rows, and without "fp16" all do.
+    """
+    if "fp16" not in engines:
+        return board
+    times, fp16 = LayerTimes(board.device), engines["fp16"]
+    half, rows, sentences = time_of("fp16", fp16, times), list[FormatTime](), list[str]()
+    for row, said in zip(board.rows[1:], board.sentences, strict=False):
+        work = engines.get(row.format)
+        if work is not None:
+            row = compared(time_of(row.format, work, times), half, work, fp16, times)
+            said = _sentence(row, board.device, _floats(work))
+        rows.append(row)
+        sentences.append(said)
+    return replace(board, rows=(half, *rows), sentences=(*sentences, *board.sentences[len(rows) :]))
 
 
 def _target(where: Destination) -> str:
@@ -259,13 +284,16 @@ def fix_shapes(opened: Model, shapes: ShapeRanges) -> None:
 class Engines:
     """The layers of a model's engines, predicted once for each version."""
 
-    def __init__(self, opened: Model, rest: Rest | None = None, *, built_for: str = "") -> None:
+    def __init__(
+        self, opened: Model, rest: Rest | None = None, *, built_for: str = "", attention: AttentionType = "auto"
+    ) -> None:
         """Take a model.
 
         `rest` is what is not quantized: FP16 by default, or the types that the file has. `built_for` is the compute
-        capability for which TensorRT for RTX builds the engines; "" predicts their kernels.
+        capability for which TensorRT for RTX builds the engines; "" predicts their kernels. `attention` is as `insert`
+        has it.
         """
-        self.opened, self._built_for = opened, built_for
+        self.opened, self._built_for, self._attention = opened, built_for, attention
         self.has_pairs = bool(opened.view.pairs)
         # Without its pairs a file is FP32: that it had FP16 tensors beside them says nothing of its engine in FP16.
         self._rest: Rest = rest or ("as-built" if is_typed(opened) and not self.has_pairs else "fp16")
@@ -284,6 +312,7 @@ class Engines:
 
     def int8(self, version: TrtVersion | None, target: str, **options: Any) -> Sequence[LayerWork]:
         """With the pairs of the file, else with those that `insert` would place with these options."""
+        options = {"attention": self._attention, **options}
         key = ("int8", version, target, *sorted(options.items()))
         if self.has_pairs:
             return self._layers(key, self.opened, "as-built")

@@ -40,9 +40,9 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, counting
 from qdqtool.recipe.command_line import CommandLine
-from qdqtool.verbs.forecast import BoardForecast, forecast_board
+from qdqtool.verbs.forecast import BoardForecast, forecast_board, forecast_of_engines
 from qdqtool.verbs.target_model import TargetModel
-from qdqtool.workflows.deploy_cost import cost_of_candidate
+from qdqtool.workflows.deploy_cost import cost_of_candidate, engine_of_candidate
 from qdqtool.workflows.deploy_files import (
     draw_worst,
     peel_kinds,
@@ -83,16 +83,17 @@ def deploy(
         judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
         names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
         sources = [*opened.files, *files_of(data, *judged_by), *names]
-        target, expected, wrong = _checked(opened, sources, folder, options)
-        verdict = verdict_line(target, expected, opened, options.place)
+        target, expected, attended, wrong = _checked(opened, sources, folder, options)
+        verdict = verdict_line(target, expected, opened, options.place, attended)
         beat.clear()
         reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
         options = replace(options, data_options=reading)
         with filling(folder, sources) as place, unfinished(folder, place.parent) as work:
             run = _Deployment(opened, target, data, options, work, beat, commands)
-            run.fp16_first = expected is not None and not expected.pays
+            run.expected, run.fp16_first = expected, expected is not None and not expected.pays
             run.notes += said
-            slow = [one for one in ([] if expected is None else expected.rows) if one.verdict == "does not pay"]
+            best = attended or expected
+            slow = [one for one in ([] if best is None else best.rows) if one.verdict == "does not pay"]
             for row in (one for one in slow if one.format == FP8.name):
                 run.without_fp8 = True
                 run.notes.append(f"insert-fp8 was not tried: by forecast at most {row.ratio_high:.2f}x FP16's speed")
@@ -106,8 +107,11 @@ def deploy(
 
 def _checked(
     opened: Model, inputs: list[Path], folder: Path, options: DeployOptions
-) -> tuple[DeployTarget, BoardForecast | None, list[str]]:
-    """The target, its forecast and warnings of the version, before any work is done; see `deploy` for refusals."""
+) -> tuple[DeployTarget, BoardForecast | None, BoardForecast | None, list[str]]:
+    """The target, its forecast, the one with attention quantized, and warnings of the version, before any work is done.
+
+    `deploy` says what is refused.
+    """
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
     view = opened.view
@@ -120,7 +124,11 @@ def _checked(
         wrong.append(f"warning: {target.version.unknown_note}")
     formats: tuple[Format, ...] = ("int8", "fp8") if target.fp8 else ("int8",)
     expected = forecast_board(opened, options.place, formats) if target.kind != "dla" and target.int8 else None
-    return target, expected, wrong
+    attends = (
+        [] if expected is None else [one.shares["attention"] + one.shares["unfused_attention"] for one in expected.rows]
+    )
+    attended = forecast_board(opened, options.place, formats, "int8") if any(attends) else None
+    return target, expected, attended, wrong
 
 
 def _known_wrong(target: DeployTarget, opened: Model) -> list[str]:
@@ -200,6 +208,7 @@ class _Deployment:
         work.begin(_command(path, data, self._split.digest, options, work))
         self._plain = open_to_run(path)
         self.notes: list[str] = []
+        self.expected: BoardForecast | None = None  # before anything is tried
         self.without_fp8 = False  # where the forecast says that it surely does not pay
         self.fp16_first = False  # of the candidates, where the forecast says that neither INT8 nor FP8 pays
         self.untold: list[Callable[[], None]] = []  # until a candidate is made: a fault is one line
@@ -218,6 +227,7 @@ class _Deployment:
         if self._judges.reference_warning and floats:  # no calibration spoils them
             chosen = Choice(floats[0], _GUESSES, None)
         kept, reason = chosen.kept, chosen.reason
+        verdict = self._verdict_of(trials, kept)
         outcome = self.write(kept.candidate, place, folder)
         outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
         builds, beside = [outcome.build], ""
@@ -230,7 +240,7 @@ class _Deployment:
                 outcome = replace(outcome, notes=(*outcome.notes, beside))
         slow = "" if self._device is None else slow_int8(kept, trials, self._device.name)
         loss = loss_in_words(self.metric, outcome.loss, self._split.counts["report"])
-        said = [self.verdict, f"Kept {kept.candidate.name}, {loss}: {reason}."]
+        said = [verdict, f"Kept {kept.candidate.name}, {loss}: {reason}."]
         said += [f"{beside}."] if beside else []
         said += [f"Warning: {outcome.left.warning}."] if outcome.left.warning else []
         write_guide(place, self._target.place.title, said, builds, self._job)
@@ -238,7 +248,7 @@ class _Deployment:
         facts = {
             "schema": 1,
             "qdqtool": __version__,
-            "verdict": self.verdict,
+            "verdict": verdict,
             **self.facts(trials, kept.candidate, reason, outcome),
             "forecast_warning": slow or None,
             "build": outcome.build.name,
@@ -267,13 +277,34 @@ class _Deployment:
             slow=slow,
             notes=outcome.notes,
             next_step=str(folder / outcome.build.name),
-            verdict=self.verdict,
+            verdict=verdict,
+            told=self.verdict,
             left=outcome.left,
             fp32=outcome.reference if outcome.labeled else None,
             reference_warning=self._judges.reference_warning,
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result
+
+    def _verdict_of(self, trials: list[CandidateTrial], kept: CandidateTrial) -> str:
+        """The first line, by the engines of the candidates' files: of each format the kept one or the fastest."""
+        fastest = dict[str, CandidateTrial]()
+        for one in sorted(trials, key=lambda one: one is not kept):
+            name = one.candidate.form if one.candidate.is_float else one.candidate.format
+            if one.cost is None or one.cost.microseconds is None or one.is_useless:
+                continue
+            first = fastest.setdefault(name, one)
+            if first is not kept and first.cost is not None and one.cost.order < first.cost.order:
+                fastest[name] = one
+        if self.expected is None or not fastest:
+            return self.verdict
+        found = {
+            name: engine_of_candidate(one.candidate, self._made[one.candidate.name], self._target).work
+            for name, one in fastest.items()
+        }
+        engines = {name: work for name, work in found.items() if work is not None}
+        tried = forecast_of_engines(self.expected, engines)
+        return verdict_line(self._target, tried, self._opened, self._options.place)
 
     def try_all(self) -> list[CandidateTrial]:
         """Every candidate, made and measured; one that fails is listed with the reason."""

@@ -15,7 +15,7 @@ from qdqtool.deploying.target import DeployTarget, dla_report
 from qdqtool.errors import MissingPackageError
 from qdqtool.forecasting.devices import Device
 from qdqtool.forecasting.layer_time import LayerTimes
-from qdqtool.forecasting.model_layers import Rest, predict_engine
+from qdqtool.forecasting.model_layers import PredictedEngine, Rest, predict_engine
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.weighted import weight_index
@@ -88,14 +88,18 @@ def _built(made: MadeFiles) -> DeployCost:
     return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
 
 
-def _forecast(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
-
+def engine_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> PredictedEngine:
+    """The engine that a GPU builds of a candidate's files, as the rules predict it."""
     if made.qdq is not None:
         model: ModelSource = made.qdq
     else:
         model = _with_pairs(made, target) if made.cache is not None else _lifted(made)
     rest: Rest = "file" if candidate.form == "as-is" else "as-built"
-    engine = predict_engine(open_model(model), target.version, "rtx" if target.kind == "rtx" else "gpu", rest=rest)
+    return predict_engine(open_model(model), target.version, "rtx" if target.kind == "rtx" else "gpu", rest=rest)
+
+
+def _forecast(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
+    engine = engine_of_candidate(candidate, made, target)
     found, work = engine.forecast(), engine.work
     time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6

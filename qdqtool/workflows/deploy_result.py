@@ -52,7 +52,8 @@ class DeployResult(Displayed):
         fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
         reference_warning: what is told where FP32 does no better than guessing by labels; else "".
-        verdict: whether INT8 is worth it there, by how much, how sure that is, and why.
+        verdict: whether INT8 is worth it there, by how much, how sure that is, and why; by the files of the candidates.
+        told: the same before they were made.
         known_wrong: warnings of builds that are known to go wrong there.
     """
 
@@ -76,6 +77,7 @@ class DeployResult(Displayed):
     slow: str = ""
     reference_warning: str = ""
     verdict: str = ""
+    told: str = ""
     known_wrong: tuple[str, ...] = ()
 
     def headline(self) -> str:
@@ -88,10 +90,14 @@ class DeployResult(Displayed):
 
     def summary(self) -> list[str]:
         """What `qdqtool deploy` prints, without what to do next."""
-        return [self.verdict, *self.known_wrong, *self.outcome()]
+        return [self.verdict, *self.known_wrong, *self._outcome()]
 
     def outcome(self) -> list[str]:
-        """The same without what was said before anything was tried."""
+        """The same without what was said before anything was tried, unless the verdict is another one now."""
+        again = [] if self.verdict == self.told else [f"by the candidates' files: {self.verdict}"]
+        return [*again, *self._outcome()]
+
+    def _outcome(self) -> list[str]:
         cut = [f"warning: {self.left.warning}"] if self.left.warning else []
         wrote = f"wrote {self.folder}: {', '.join(self.files)}"
         return [*self.choice(), "", *self.target, *self.notes, "", wrote, *cut]

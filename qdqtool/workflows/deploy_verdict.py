@@ -15,7 +15,13 @@ _NAMED = 4  # boards that a line names
 _BENCH = "bench.sh measures it."
 
 
-def verdict_line(target: DeployTarget, expected: BoardForecast | None, opened: Model, asked: str) -> str:
+def verdict_line(
+    target: DeployTarget,
+    expected: BoardForecast | None,
+    opened: Model,
+    asked: str,
+    attended: BoardForecast | None = None,
+) -> str:
     """The verdict as one line.
 
     Args:
@@ -24,6 +30,7 @@ def verdict_line(target: DeployTarget, expected: BoardForecast | None, opened: M
             known.
         opened: the model, which is not changed.
         asked: the board as it was named.
+        attended: the same with every attention quantized; None where it has none, or where data have decided.
     """
     place = target.place.title.replace(": ", ", ")
     if not target.int8:
@@ -45,8 +52,9 @@ def verdict_line(target: DeployTarget, expected: BoardForecast | None, opened: M
                 other = f"{row.format.upper()} {row.ratio:.2f}x, {row.ratio_low:.2f} to {row.ratio_high:.2f}"
                 said = said.replace(")", f"; {other})", 1)
         said = said.replace(" (", f" on {place} (", 1)
-        attends = any(one.shares["attention"] + one.shares["unfused_attention"] for one in rows)
-        moved += " With data attention may be quantized, too: the table forecasts each candidate." if attends else ""
+        if attended is not None:
+            ratios = ", ".join(f"{row.format.upper()} {row.ratio:.2f}x" for row in attended.rows[1:])
+            moved += f" Data decide whether attention is quantized: with all of it {ratios}."
         return f"{said}{moved} A forecast, whose range holds four times in five. {_BENCH}"
     if target.place.board is not None:
         why = (

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from qdqtool import DeployOptions, deploy
 from qdqtool.deploying.target import target_at
 from qdqtool.forecasting.boards import find_place
 from qdqtool.graph.io import open_model
@@ -47,3 +50,19 @@ def test_the_line_answers_first(text: str, place: str, wanted: str) -> None:
 def test_of_a_dla_no_time_is_known() -> None:
     assert "no times of DLAs are known" in said(SMALL, "xavier-nx:jp4.6.1", dla=True)
     assert "multiplies in FP16" in said(SMALL, "orin:jp7.2.2", dla=True)
+
+
+@pytest.mark.slow
+def test_the_verdict_is_that_of_the_candidates(tmp_path: Path) -> None:
+    """A transformer, whose attention no forecast without data has in INT8 or FP8."""
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).random((24, 3, 32, 32), np.float32))
+    said = list[str]()
+    model = Path(__file__).parents[2] / "models" / "shapes_vit.onnx"
+    options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False, say=said.append)
+    result = deploy(model, tmp_path / "data.npy", tmp_path / "out", options)
+    times = {one.candidate.format: one.cost.microseconds for one in result.trials if one.cost and one.cost.microseconds}
+    half = next(one.cost.microseconds for one in result.trials if one.candidate.name == "fp16" and one.cost)
+    assert half is not None and f"({half / times['fp8']:.2f}x FP16's speed" in result.verdict
+    assert "FP8" in said[0].split("with all of it")[1], "said before data decide"
+    assert said[0] != result.verdict == (tmp_path / "out" / "README.md").read_text().splitlines()[1]
+    assert result.outcome()[0].endswith(result.verdict)
