@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qdqtool.engine.layer_work import LayerWork
-from qdqtool.forecasting.boards import known_places
+from qdqtool.forecasting.boards import boards_of, known_boards, known_places
 from qdqtool.forecasting.formats import PAYS, FormatTime, compared, time_of
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.formats import INT8, NumberFormat
-from qdqtool.trtversion import TrtVersion, in_range
+from qdqtool.rtxversion import RTX_TARGET
+from qdqtool.trtversion import NEWEST, TrtVersion, in_range
 
 
 @dataclass(frozen=True)
@@ -38,24 +39,31 @@ def over_boards(
     int8: Sequence[LayerWork] | None,
     version: TrtVersion | None,
     row: NumberFormat = INT8,
+    target: str = "gpu",
 ) -> Iterator[BoardRatio]:
     """The ratio on every device that runs the version and is fast in the format; none where a size is not known."""
     if fp16 and int8:
-        for name, times in fast_devices(version, row):
+        for name, times in fast_devices(version, row, target=target):
             yield _ratio(name, times, fp16, int8, row)
 
 
-def fast_devices(version: TrtVersion | None, *rows: NumberFormat) -> Iterator[tuple[str, LayerTimes]]:
+def fast_devices(
+    version: TrtVersion | None, *rows: NumberFormat, target: str = "gpu"
+) -> Iterator[tuple[str, LayerTimes]]:
     """Every device that runs the version, has the formats, and multiplies in each of them faster than in FP16.
 
-    A format for weights alone is one that the device reads.
+    A format for weights alone is one that the device reads. A version that was named by its software, such as JetPack
+    6.1, runs on the boards of that software.
     """
+    boards = boards_of(version.platform) if version is not None and version.platform else known_boards()
     active = [row for row in rows if "activation" in row.roles]
     for name, place, device in known_places():
         board = place.board
         runs = (
             board is not None
+            and board in boards
             and board.int8
+            and (board.rtx or target != RTX_TARGET)
             and int(board.sm) >= max(row.sm for row in rows)
             and (version is None or in_range(version, board.trt))
         )
@@ -75,19 +83,25 @@ def pays_nowhere(
     int8: Sequence[LayerWork] | None,
     version: TrtVersion | None,
     row: NumberFormat = INT8,
+    target: str = "gpu",
 ) -> str:
-    """A sentence where a format pays over FP16 on no board that runs the version; "" where it does on one."""
+    """A sentence where a format pays over FP16 on no board that runs the version; "" where it does on one.
+
+    Without a version the newest is meant, as in the step that `insert` prints next.
+    """
     if not (fp16 and int8) or "activation" not in row.roles:
         return ""
     ratios = dict[str, float]()
-    for name, times in fast_devices(version, row):
+    runs = version if target == RTX_TARGET else version or NEWEST
+    for name, times in fast_devices(runs, row, target=target):
         ratios[name] = times.total(fp16) / times.total(int8)
         if ratios[name] > PAYS and _ratio(name, times, fp16, int8, row).verdict == "pays":
             return ""
     if not ratios:
         return ""
+    place = "TensorRT for RTX" if runs is None else runs.platform or f"TensorRT {runs.text}"
     low, high = (pick(ratios, key=ratios.__getitem__) for pick in (min, max))
     return (
-        f"by forecast {row.title} surely pays on no board known: {ratios[low]:.2f}x FP16's speed on {low} to "
-        f"{ratios[high]:.2f}x on {high}; qdqtool forecast says why"
+        f"by forecast {row.title} surely pays on no board known for {place}: {ratios[low]:.2f}x FP16's speed on {low} "
+        f"to {ratios[high]:.2f}x on {high}; qdqtool forecast says why"
     )

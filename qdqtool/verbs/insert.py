@@ -199,7 +199,7 @@ def insert(
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
     in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
-    slow = "" if rows[1:] else pays_nowhere(in_fp16, in_int8, options.plan.trt_version, rows[0])
+    slow = "" if rows[1:] else pays_nowhere(in_fp16, in_int8, options.plan.trt_version, rows[0], options.plan.target)
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""

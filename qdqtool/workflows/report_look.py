@@ -110,10 +110,10 @@ def look_at(opened: Model, options: ReportOptions) -> LookedModel:
     if engine.view.pairs and plain is not None:
         before = predict_engine_of(_as_given(plain, options.reference), options.trt_version, target)
         bare = before.forecast()
-        ratios = tuple(over_boards(before.work, engine.work, options.trt_version, row))
+        ratios = tuple(over_boards(before.work, engine.work, options.trt_version, row, target))
     elif not engine.view.pairs and engine.work is not None:
         planned = Engines(opened).int8(options.trt_version, target)
-        ratios = tuple(over_boards(engine.work, planned, options.trt_version))
+        ratios = tuple(over_boards(engine.work, planned, options.trt_version, target=target))
     findings = run_checks(context, checks_of((), ()))
     table = stored_table(opened.proto) or ScaleTable()
     cost = engine.forecast()

@@ -12,9 +12,10 @@ import onnx
 import pytest
 
 from qdqtool import insert
-from qdqtool.deploying.board_ratios import pays_nowhere
+from qdqtool.deploying.board_ratios import fast_devices, pays_nowhere
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.devices import known_devices
+from qdqtool.formats import INT8
 from qdqtool.match.plan import PlanOptions
 from qdqtool.trtversion import parse
 from qdqtool.verbs.forecast import BoardForecast, forecast
@@ -205,6 +206,15 @@ def test_insert_says_where_int8_pays_on_no_board() -> None:
     slow, fast = insert(long_attention()).notes, insert(convolutions()).notes
     assert [any("no board" in note for note in notes) for notes in (slow, fast)] == [True, False]
     assert pays_nowhere(None, None, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "runs"),
+    [("jp6.1", "gpu", "orin orin-nx"), ("10.3", "gpu", "orin orin-nx h100 t4"), (None, "rtx", "t4")],
+)
+def test_only_boards_that_run_the_version_are_asked(version: str | None, target: str, runs: str) -> None:
+    found = {name for name, _ in fast_devices(None if version is None else parse(version), INT8, target=target)}
+    assert found & {"xavier", "orin", "orin-nx", "h100", "t4"} == set(runs.split())
 
 
 @pytest.mark.parametrize(
