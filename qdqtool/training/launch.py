@@ -42,7 +42,7 @@ def launched() -> tuple[int, int]:
 
 
 def chosen_reducer(name: ReducerName) -> Literal["torch", "mpi"]:
-    """The reducer of that name; for "auto" the launcher's, or the one that is installed, MPI first.
+    """The package that the name begins with; for "auto" the launcher's, or the one that is installed, MPI first.
 
     Raises:
         MissingPackageError: it is not installed, or none is.
@@ -52,9 +52,10 @@ def chosen_reducer(name: ReducerName) -> Literal["torch", "mpi"]:
         by_torch = "MASTER_ADDR" in os.environ
         found = [one for one, module in modules.items() if importlib.util.find_spec(module) is not None]
         name = "torch" if by_torch else found[0] if found else "mpi"
-    if importlib.util.find_spec(modules[name]) is None:
-        raise missing_reducer(name)
-    return name
+    package: Literal["torch", "mpi"] = "torch" if name.startswith("torch") else "mpi"
+    if importlib.util.find_spec(modules[package]) is None:
+        raise missing_reducer(package)
+    return package
 
 
 def missing_reducer(name: Literal["torch", "mpi"]) -> MissingPackageError:

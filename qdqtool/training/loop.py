@@ -20,10 +20,10 @@ from qdqtool.observers.interruption import Interruption
 from qdqtool.training.averages import WeightAverage
 from qdqtool.training.learning_rate import rate_of
 from qdqtool.training.log import Listener
-from qdqtool.training.optimizers import clip_to_norm
 from qdqtool.training.options import Length, TrainingOptions
 from qdqtool.training.step_gradients import BatchFacts, StepGradients
 from qdqtool.training.training_run import Float32, TrainingRun
+from qdqtool.training.weight_update import WeightUpdate
 
 Arrays = dict[str, Float32]
 
@@ -86,11 +86,9 @@ class Loop:
         """Prepare it; `gradients` shares the batches of an update with other processes."""
         self._gradients = gradients or StepGradients(run, length.grad_accum)
         self._run, self._length, self._listener, self._keep = run, length, listener, keep
-        self._update, self._options = options.update, options.run
+        self._update, self._options = WeightUpdate(run, options.update), options.run
         self._rate = rate_of(options, length.steps)
         self.progress = Progress()
-        size = run.parameters.vector.size
-        self._gradient, self._move = np.zeros(size, np.float32), np.zeros(size, np.float32)
         decay = options.update.ema_decay
         self._average = WeightAverage(run.parameters.vector, decay) if decay else None
         self._best = self._now()
@@ -201,25 +199,24 @@ class Loop:
         progress, run, length = self.progress, self._run, self._length
         begun = time.monotonic()
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is seen in the sum
-            computed = self._gradients.of_step(progress.step, run.values(), self._gradient)
+            computed = self._gradients.of_step(progress.step, run.values(), self._update.gradient)
+            norm = self._update.regularize()
         loss = math.fsum(one.loss for one in computed) / len(computed)
         scale = run.loss_scale
         scaled_by = {} if scale is None else {"loss_scale": float(scale.value)}
-        if scale is not None:
-            self._gradient /= scale.value
-        norm = self._regularized()
         finite = math.isfinite(loss) and math.isfinite(norm)
+        rate = self._rate.of_step(progress.step, progress.since, progress.halvings)
+        self._gradients.decide(rate if finite else None)
         if not finite and scale is not None and scale.halve():  # no update: the same step comes again
             self._listener.event({"event": "overflow", "step": progress.step + 1, **scaled_by})
             return
-        rate = self._rate.of_step(progress.step, progress.since, progress.halvings)
         progress.step += 1
         if not finite:
             self._back_off(f"{'the loss' if not math.isfinite(loss) else 'a gradient'} is not a number")
             return
         if scale is not None:
             scale.count_clean()
-        self._move_by(rate)
+        self._update.move(rate)
         if run.maxima is not None:
             for one in computed:
                 run.maxima.add(one.largest)
@@ -230,33 +227,6 @@ class Loop:
         planned = progress.step % length.evaluate_every == 0 or progress.step == length.steps
         if planned or self._rate.is_measured(progress.since):
             self._measure()
-
-    def _regularized(self) -> float:
-        """Add what regularization asks to the gradient of the step and clip it; its norm before that."""
-        gradient, update = self._gradient, self._update
-        if update.l1:
-            np.sign(self._run.parameters.vector, out=self._move)
-            self._move *= self._run.decayed
-            self._move *= np.float32(update.l1)
-            gradient += self._move
-        if update.l2:
-            np.multiply(self._run.parameters.vector, self._run.decayed, out=self._move)
-            self._move *= np.float32(2 * update.l2)
-            gradient += self._move
-        return clip_to_norm(gradient, update.grad_clip)
-
-    def _move_by(self, rate: float) -> None:
-        """Weights -= rate * (lr_multiplier * direction + decay * weights)."""
-        vector, move = self._run.parameters.vector, self._move
-        np.multiply(self._run.optimizer.direction(self._gradient), self._run.lr_multiplier, out=move)
-        move *= np.float32(rate)
-        if self._update.weight_decay:
-            shrunk = np.multiply(vector, self._run.decayed, out=self._gradient)
-            shrunk *= np.float32(rate * self._update.weight_decay)
-            move += shrunk
-        vector -= move
-        if self._run.bounds is not None:
-            np.clip(vector, -self._run.bounds, self._run.bounds, out=vector)
 
     def _tell(
         self,
@@ -291,6 +261,7 @@ class Loop:
     def _measure(self) -> None:
         progress = self.progress
         self._measured = progress.step
+        self._gradients.send_all()  # processors of other kinds may have drifted
         measure = self._run.measure(self._measured_values())
         self._listener.event({"event": "measure", "step": progress.step, "measure": measure})
         if not math.isfinite(measure) or measure > self._rate.most_risen(progress.since) * progress.start:
@@ -323,6 +294,7 @@ class Loop:
         if self._average is not None:
             self._average.vector[...] = self._best["vector"]
         run.optimizer.forget()
+        self._gradients.send_all()
         if progress.halvings >= self._rate.most_halvings:
             progress.reason = f"the learning rate was halved {progress.halvings} times, last because {progress.broken}"
 

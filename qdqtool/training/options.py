@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Ranges = Literal["fixed", "learn", "ema"]
 BatchNorms = Literal["keep", "fold"]
-ReducerName = Literal["auto", "mpi", "torch"]
+ReducerName = Literal["auto", "mpi", "torch", "mpi=all-reduce", "torch=all-reduce"]
 Precision = Literal["fp32", "fp16", "bf16"]
 OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
     "adamw": {"betas": (0.9, 0.999), "epsilon": 1e-8},
@@ -243,7 +243,7 @@ class RunOptions:
         grad_accum: batches whose gradients are averaged for one update; None for 1, or up to 4 where few
             data leave time over. With workers, of each of them.
         workers: processes that share the batches of an update; see `reducers.py`. In Python, a launcher starts them.
-        reducer: how they exchange gradients.
+        reducer: how they exchange gradients; see step_gradients.py.
         schedule: course of the rate.
         evaluate_every: None for a twentieth of the run, more where measuring costs much.
         keep: checkpoints that stay in the folder that `checkpoint` names; None where it names a file.
@@ -287,8 +287,9 @@ class RunOptions:
     reducer: ReducerName = option(
         "auto",
         "--reducer",
-        "how workers exchange gradients: mpi (mpi4py), torch (torch.distributed); default: the installed one",
-        choices=("auto", "mpi", "torch"),
+        "how workers exchange gradients: mpi (mpi4py), torch (torch.distributed), default: the installed one; "
+        "=all-reduce sends less, and its bytes are not those of one worker",
+        choices=get_args(ReducerName),
         group=_HOW,
     )
     schedule: Schedule = field(default_factory=Schedule)
@@ -361,6 +362,10 @@ class RunOptions:
             if value is not None and not 1 <= value <= _MOST:
                 raise QdqError(name, f"{value} is not a valid number", f"give 1 to {_MOST}")
         check_threads("--threads", self.threads)
+        if self.reducer not in get_args(ReducerName):
+            raise QdqError(
+                "--reducer", f"{self.reducer!r} is not one", f"give one of {', '.join(get_args(ReducerName))}"
+            )
         if not 1 <= self.workers <= _MOST_WORKERS:
             raise QdqError("--workers", f"{self.workers} is not a valid number", f"give 1 to {_MOST_WORKERS}")
         if self.patience < 0 or self.seed < 0:
@@ -374,6 +379,11 @@ class RunOptions:
             raise QdqError("--keep", "is for a folder of checkpoints, and none is named", "give --checkpoint DIR")
         if self.resume and self.checkpoint is None:
             raise QdqError("--resume", "continues from a checkpoint, and none is named", "give --checkpoint F")
+
+    @property
+    def all_reduce(self) -> bool:
+        """Whether workers exchange gradients by all-reduce."""
+        return self.reducer.endswith("=all-reduce")
 
     @property
     def seconds(self) -> float | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How processes of one training exchange vectors: by MPI, or by torch.distributed. Not what they compute.
 
-Rank 0 owns the training: it sends the weights, adds the gradients in the order of the micro-batches, and steps. So the
+Rank 0 owns the training. It sends the weights, adds the gradients in the order of the micro-batches, and steps. So the
 weights are the same on all ranks, whatever processors they have, and W workers give the bytes of one worker that
-accumulates W micro-batches.
+accumulates W micro-batches. By all-reduce the library chooses the order of the sum, and each rank steps.
 """
 
 from __future__ import annotations
@@ -49,6 +49,14 @@ class Reducer(Protocol):
 
     def gather(self, array: Array) -> Iterator[Array]:
         """On rank 0 the arrays of all ranks in order, each valid until the next; on the others nothing.
+
+        Raises:
+            LostWorkerError: a worker is gone.
+        """
+        ...
+
+    def all_reduce(self, array: Array) -> None:
+        """Replace the arrays of all ranks by their sum, which is the same on all.
 
         Raises:
             LostWorkerError: a worker is gone.
@@ -102,6 +110,10 @@ class MpiReducer:
             self, array, partial(self._checked, self._world.Send), partial(self._checked, self._world.Recv)
         )
 
+    def all_reduce(self, array: Array) -> None:
+        """See `Reducer`."""
+        self._checked(self._world.Allreduce, self._mpi.IN_PLACE, array)
+
     def _checked(self, call: Any, *arguments: Any) -> None:
         try:
             call(*arguments)
@@ -145,9 +157,13 @@ class TorchReducer:
             self, array, partial(self._checked, self._group.send), partial(self._checked, self._group.recv)
         )
 
-    def _checked(self, call: Any, array: Array, rank: int) -> None:
+    def all_reduce(self, array: Array) -> None:
+        """See `Reducer`."""
+        self._checked(self._group.all_reduce, array)
+
+    def _checked(self, call: Any, array: Array, *rank: int) -> None:
         try:
-            call(self._torch.from_numpy(array), rank)
+            call(self._torch.from_numpy(array), *rank)
         except RuntimeError as error:
             raise LostWorkerError from error
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of one update: of batches computed here, or by several processes. Not what is done with them.
+"""The gradients of one update: of batches computed here, or by several processes. Not how weights move by them.
 
 Batch i * W + r of an update is computed by rank r of W. Rank 0 adds the gradients in the order of the batches, which is
-what one process does that accumulates as many: the sum has the same bits.
+what one process does that accumulates as many: the sum has the same bits. It sends the weights to the others.
+
+By all-reduce each rank adds up its own batches, gets the sum of all ranks and moves its weights by itself. The sum is
+the same on all ranks, in an order that the library chooses.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +21,7 @@ import numpy as np
 from qdqtool.data.loader import Batch
 from qdqtool.training.reducers import Array, Reducer
 from qdqtool.training.training_run import Computed, Float32, TrainingRun, Values
+from qdqtool.training.weight_update import WeightUpdate
 
 _COMPUTE, _STOP, _INTERRUPT = 1.0, 0.0, -1.0
 
@@ -39,9 +44,13 @@ class StepGradients:
             waiting for them included.
     """
 
-    def __init__(self, run: TrainingRun, accumulated: int, reducer: Reducer | None = None) -> None:
+    def __init__(
+        self, run: TrainingRun, accumulated: int, reducer: Reducer | None = None, *, all_reduce: bool = False
+    ) -> None:
         """Each rank computes `accumulated` batches for one update."""
         self._run, self._accumulated, self._reducer = run, accumulated, reducer
+        self._all_reduce = all_reduce and reducer is not None
+        self._sends_all = True  # what all-reduce keeps equal on all ranks
         self.batches = accumulated * (1 if reducer is None else reducer.size)
         self._source: Iterator[Batch] = iter(())
         self._next = -1  # the update that `_source` comes to
@@ -57,28 +66,41 @@ class StepGradients:
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         if self._reducer is not None:
             with self._timed("exchange"):
-                self._reducer.broadcast(np.array([_COMPUTE, step]))
-                for array in self._weights():
+                self._reducer.broadcast(np.array([_COMPUTE, step, self._sends_all]))
+                for array in self._sent(everything=self._sends_all):
                     self._reducer.broadcast(array)
+            self._sends_all = False
+        if self._all_reduce:
+            return self._reduced(step, values, total)
         total[...] = 0
         found = []
         for computed in self._computed(step, values):
             if self.batches == 1:
                 self._run.parameters.gather(computed.gradients, values, total)
-                return [BatchFacts(computed.loss, computed.parts, computed.largest)]
+                return [_facts(computed)]
             self._add_up(computed, values)
             if self._reducer is None:
                 total += self._own
-                found += self._facts(computed)
+                found.append(_facts(computed))
                 continue
             with self._timed("exchange"):
                 for one in self._reducer.gather(self._own):
                     total += one
-                found += self._facts(computed)
+                found += self._gathered(_facts(computed))
         total *= np.float32(1 / self.batches)
         return found
 
-    def serve(self) -> None:
+    def decide(self, rate: float | None) -> None:
+        """On rank 0: tell ranks that move their own weights at which rate; None for no update."""
+        if self._all_reduce and self._reducer is not None:
+            with self._timed("exchange"):
+                self._reducer.broadcast(np.array([math.nan if rate is None else rate]))
+
+    def send_all(self) -> None:
+        """On rank 0: the next update begins from its weights on all ranks."""
+        self._sends_all = True
+
+    def serve(self, update: WeightUpdate) -> None:
         """On the other ranks: compute for rank 0 until it stops.
 
         Raises:
@@ -86,31 +108,60 @@ class StepGradients:
             QdqError: a batch cannot be made, or rank 0 is lost.
         """
         assert self._reducer is not None
-        order = np.zeros(2)
+        order, rate = np.zeros(3), np.zeros(1)
         while True:
             self._reducer.broadcast(order)
             if order[0] == _INTERRUPT:
                 raise KeyboardInterrupt
             if order[0] == _STOP:
                 return
-            for array in self._weights():
+            for array in self._sent(everything=bool(order[2])):
                 self._reducer.broadcast(array)
-            values = self._run.values()
-            for computed in self._computed(int(order[1]), values):
-                self._add_up(computed, values)
-                for _ in self._reducer.gather(self._own):
-                    pass
-                self._facts(computed)
+            step, values = int(order[1]), self._run.values()
+            if not self._all_reduce:
+                for computed in self._computed(step, values):
+                    self._add_up(computed, values)
+                    for _ in self._reducer.gather(self._own):
+                        pass
+                    self._gathered(_facts(computed))
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._reduced(step, values, update.gradient)
+                update.regularize()
+            self._reducer.broadcast(rate)
+            if not math.isnan(rate[0]):
+                update.move(float(rate[0]))
 
     def stop(self, *, interrupted: bool = False) -> None:
         """On rank 0: end `serve` on the other ranks."""
         if self._reducer is not None:
-            self._reducer.broadcast(np.array([_INTERRUPT if interrupted else _STOP, 0]))
+            self._reducer.broadcast(np.array([_INTERRUPT if interrupted else _STOP, 0, 0]))
 
-    def _weights(self) -> tuple[Array, ...]:
-        maxima, scale = self._run.maxima, self._run.loss_scale
-        more = (None if maxima is None else maxima.amax, None if scale is None else scale.state)
-        return (self._run.parameters.vector, *(array for array in more if array is not None))
+    def _sent(self, *, everything: bool) -> list[Array]:
+        """What the other ranks get before they compute."""
+        run = self._run
+        found: list[Array] = [] if self._all_reduce and not everything else [run.parameters.vector]
+        if self._all_reduce and everything:
+            found += run.optimizer.state().values()
+        if run.maxima is not None:
+            found.append(run.maxima.amax)
+        if run.loss_scale is not None:
+            found.append(run.loss_scale.state)
+        return found
+
+    def _reduced(self, step: int, values: Values, total: Float32) -> list[BatchFacts]:
+        """The mean gradient of all ranks, on each of them; on rank 0 the facts of all batches in order."""
+        assert self._reducer is not None
+        total[...] = 0
+        own = []
+        for computed in self._computed(step, values):
+            self._run.parameters.gather(computed.gradients, values, total)
+            own.append(_facts(computed))
+        with self._timed("exchange"):
+            self._reducer.all_reduce(total)
+            found = [one for facts in own for one in self._gathered(facts)]
+        total *= np.float32(1 / self.batches)
+        return found
 
     def _computed(self, step: int, values: Values) -> Iterator[Computed]:
         """The batches of this rank; their order goes on from update to update, without a second read."""
@@ -135,14 +186,16 @@ class StepGradients:
         self._own[...] = 0
         self._run.parameters.gather(computed.gradients, values, self._own)
 
-    def _facts(self, computed: Computed) -> list[BatchFacts]:
+    def _gathered(self, own: BatchFacts) -> list[BatchFacts]:
         """On rank 0 the facts of all ranks, in order: float64 on their way, so that they are the same."""
-        if self._reducer is None:
-            return [BatchFacts(computed.loss, computed.parts, computed.largest)]
-        own = np.array([computed.loss, *computed.parts.values(), *computed.largest])
+        assert self._reducer is not None
         found = []
-        for row in self._reducer.gather(own):
+        for row in self._reducer.gather(np.array([own.loss, *own.parts.values(), *own.largest])):
             loss, *rest = row.tolist()
-            parts, largest = rest[: len(computed.parts)], rest[len(computed.parts) :]
-            found.append(BatchFacts(loss, dict(zip(computed.parts, parts, strict=True)), tuple(largest)))
+            parts, largest = rest[: len(own.parts)], rest[len(own.parts) :]
+            found.append(BatchFacts(loss, dict(zip(own.parts, parts, strict=True)), tuple(largest)))
         return found
+
+
+def _facts(computed: Computed) -> BatchFacts:
+    return BatchFacts(computed.loss, computed.parts, computed.largest)

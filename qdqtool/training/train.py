@@ -22,6 +22,7 @@ from qdqtool.training.run_length import asked_steps, choose_length, with_steps
 from qdqtool.training.state import Saved, TrainingIdentity, keep_state, newest_state, open_state, write_state
 from qdqtool.training.step_gradients import StepGradients
 from qdqtool.training.training_run import TrainingRun
+from qdqtool.training.weight_update import WeightUpdate
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def train(
     if reducer is None:
         return _trained(training, batches, options, identity, None)
     if reducer.rank:
-        return _served(training, reducer)
+        return _served(training, reducer, options)
     done = _trained(training, batches, options, identity, reducer)
     _share(reducer, {"progress": asdict(done.progress), "planned": done.planned, "notes": done.notes})
     for value in done.best.values():
@@ -74,6 +75,7 @@ def _trained(
 ) -> Trained:
     """What one process does, or rank 0 of several."""
     run, workers, notes = options.run, 1 if reducer is None else reducer.size, list[str]()
+    exchange = "all-reduce" if workers > 1 and run.all_reduce else "gather"
     path = run.checkpoint
     there = newest_state(path) if path is not None and run.keep is not None else path
     saved = None if there is None or identity is None else open_state(there, identity, resume=run.resume)
@@ -86,14 +88,18 @@ def _trained(
         if before != workers:
             count = length.grad_accum * workers
             notes.append(f"the checkpoint is of {counted(before, 'worker')}: an update now averages {count} batches")
+        elif (other := saved.facts.get("exchange", "gather")) != exchange:
+            notes.append(f"the checkpoint is of exchange by {other}: the rest of the run is by {exchange}")
     else:
         length = choose_length(training, batches, run, workers)
-    plan = {"steps": length.steps, "accumulate": length.grad_accum} | ({"workers": workers} if workers > 1 else {})
+    plan: dict[str, Any] = {"steps": length.steps, "accumulate": length.grad_accum}
+    plan |= {"workers": workers} if workers > 1 else {}
+    plan |= {"exchange": exchange} if workers > 1 and run.all_reduce else {}
     keep = None if path is None or identity is None else partial(_keep, run, identity, plan)
     done = int(saved.facts["progress"]["step"]) if saved else 0
     if reducer is not None:
         _share(reducer, {"accumulate": length.grad_accum})
-    gradients = StepGradients(training, length.grad_accum, reducer)
+    gradients = StepGradients(training, length.grad_accum, reducer, all_reduce=run.all_reduce)
     with reporting(run.log, done, length.steps, run.progress) as reporter:
         loop = Loop(training, options, length, reporter, keep, gradients)
         if saved:
@@ -107,9 +113,11 @@ def _trained(
     return Trained(progress, best, length.steps, tuple(notes))
 
 
-def _served(training: TrainingRun, reducer: Reducer) -> Trained:
+def _served(training: TrainingRun, reducer: Reducer, options: TrainingOptions) -> Trained:
     """What the other ranks do."""
-    StepGradients(training, int(_share(reducer)["accumulate"]), reducer).serve()
+    accumulated = int(_share(reducer)["accumulate"])
+    gradients = StepGradients(training, accumulated, reducer, all_reduce=options.run.all_reduce)
+    gradients.serve(WeightUpdate(training, options.update))
     facts = _share(reducer)
     exported = frozenset(training.exported)
     best = {name: np.array(value) for name, value in training.values().items() if name in exported}
@@ -132,7 +140,7 @@ def _share(reducer: Reducer, facts: Mapping[str, Any] | None = None) -> Any:
 def _keep(
     run: RunOptions,
     identity: TrainingIdentity,
-    plan: Mapping[str, int],
+    plan: Mapping[str, Any],
     progress: Mapping[str, Any],
     arrays: Mapping[str, Any],
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import queue
 import signal
@@ -30,9 +31,11 @@ from qdqtool.training.options import RunOptions, TrainingOptions, UpdateOptions
 from qdqtool.training.parameters import Parameters
 from qdqtool.training.reducers import open_reducer
 from qdqtool.training.schedules import Schedule
+from qdqtool.training.state import TrainingIdentity
 from qdqtool.training.step_gradients import StepGradients
 from qdqtool.training.train import Trained, train
 from qdqtool.training.training_run import Computed, TrainingRun, Values
+from qdqtool.training.weight_update import WeightUpdate
 from tests.training.test_batches import feed
 from tests.training.test_loop import F
 
@@ -70,6 +73,15 @@ class Rank:
         yield array
         for other in range(1, self.size):
             yield self._received(other)
+
+    def all_reduce(self, array: Any) -> None:
+        if not self.rank:
+            array[...] = sum(reversed([one.copy() for one in self.gather(array)]))
+        elif not list(self.gather(array)):
+            array[...] = self._received(0)
+            return
+        for other in range(1, self.size):
+            self.group.queues[0, other].put(array.copy())
 
     def _received(self, rank: int) -> Any:
         found = self.group.queues[rank, self.rank].get(timeout=60)
@@ -137,17 +149,27 @@ def run_of(student: Noisy, batch: int, source: int) -> TrainingRun:
 
 
 def options_of(accumulated: int, **more: Any) -> TrainingOptions:
-    run = RunOptions(steps=11, grad_accum=accumulated, evaluate_every=3, schedule=Schedule(warmup=0), **more)
+    how = {"steps": 11, "evaluate_every": 3, **more}
+    run = RunOptions(grad_accum=accumulated, schedule=Schedule(warmup=0), **how)
     return TrainingOptions(update=UpdateOptions(lr=0.01, ema_decay=0.0), run=run)
 
 
 def trained_by(workers: int, accumulated: int, batch: int = 2, **more: Any) -> tuple[list[Trained], list[Noisy]]:
     """What each rank gets, and the student of each."""
+    ranks, students, _ = runs_by(workers, accumulated, batch, **more)
+    return ranks, students
+
+
+def runs_by(
+    workers: int, accumulated: int, batch: int = 2, **more: Any
+) -> tuple[list[Trained], list[Noisy], list[TrainingRun]]:
+    """The same, and the run of each rank as it was left."""
     group, students = Threads(workers), [Noisy() for _ in range(workers)]
+    runs = [run_of(student, batch, 45) for student in students]
     done: dict[int, Trained] = {}
 
     def work(rank: int) -> None:
-        training = run_of(students[rank], batch, 45)
+        training = runs[rank]
         done[rank] = train(training, training.batches, options_of(accumulated, **more), None, group.of(rank))  # type: ignore[arg-type]
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(1, workers)]
@@ -156,7 +178,7 @@ def trained_by(workers: int, accumulated: int, batch: int = 2, **more: Any) -> t
     work(0)
     for thread in threads:
         thread.join()
-    return [done[rank] for rank in range(workers)], students
+    return [done[rank] for rank in range(workers)], students, runs
 
 
 def bytes_of(done: Trained) -> dict[str, bytes]:
@@ -186,6 +208,69 @@ def test_an_overflow_of_one_worker_takes_the_step_of_all_again(monkeypatch: pyte
     assert len(students[0].seen) == len(students[1].seen) == len(alone.student.seen) / 3 > 11  # type: ignore[attr-defined]
     for rank in ranks:
         assert bytes_of(rank) == bytes_of(one) == bytes_of(exact)
+
+
+def arrays_of(run: TrainingRun) -> list[bytes]:
+    return [run.parameters.vector.tobytes(), *(one.tobytes() for one in run.optimizer.state().values())]
+
+
+@pytest.mark.parametrize(("workers", "accumulated"), [(2, 1), (3, 1), (2, 2)])
+def test_by_all_reduce_each_rank_takes_the_same_steps_near_those_of_one(workers: int, accumulated: int) -> None:
+    alone = run_of(Noisy(), 2, 45)
+    one = train(alone, alone.batches, options_of(workers * accumulated), None)  # type: ignore[arg-type]
+    # nothing is measured, and so sent again, before the last step
+    how = {"reducer": "mpi=all-reduce", "evaluate_every": 11}
+    ranks, students, runs = runs_by(workers, accumulated, **how)
+    assert [len(student.seen) for student in students] == [11 * accumulated] * workers
+    for rank, run in zip(ranks, runs, strict=True):
+        assert arrays_of(run) == arrays_of(runs[0]) and bytes_of(rank) == bytes_of(ranks[0])
+        np.testing.assert_allclose(run.parameters.vector, alone.parameters.vector, atol=1e-5)
+    assert one.progress.step == 11
+
+
+def test_by_all_reduce_an_overflow_moves_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Noisy", Half)
+    monkeypatch.setattr(sys.modules[__name__], "MAKE_SCALE", LossScale)
+    _, students, runs = runs_by(3, 1, reducer="torch=all-reduce", evaluate_every=11)
+    assert len(students[1].seen) > 11, "it has overflowed"
+    assert {float(run.loss_scale.value) for run in runs if run.loss_scale is not None} == {2.0**12}
+    assert len({tuple(arrays_of(run)) for run in runs}) == 1
+
+
+def test_by_all_reduce_all_ranks_go_on_from_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torn(Noisy):
+        def compute(self, batch: Batch, values: Values) -> Computed:
+            found = super().compute(batch, values)
+            once = len(self.seen) == 5
+            return Computed(math.nan if once else found.loss, found.parts, found.gradients, found.largest)
+
+    monkeypatch.setattr(sys.modules[__name__], "Noisy", Torn)
+    ranks, _, runs = runs_by(2, 1, reducer="mpi=all-reduce", evaluate_every=11)
+    assert ranks[1].progress.halvings == 1 and arrays_of(runs[1]) == arrays_of(runs[0])
+
+
+def test_a_checkpoint_of_another_exchange_goes_on_with_a_note(tmp_path: Path) -> None:
+    identity, kept = TrainingIdentity("m", "d", "", "o"), tmp_path / "c.npz"
+    notes = []
+    for reducer, steps in (("mpi=all-reduce", 4), ("mpi=all-reduce", 6), ("mpi", 8)):
+        group = Threads(2)
+        done: list[Trained] = []
+
+        def work(
+            rank: int, group: Threads = group, how: str = reducer, steps: int = steps, done: list[Trained] = done
+        ) -> None:
+            run = run_of(Noisy(), 2, 45)
+            options = options_of(1, reducer=how, checkpoint=kept, resume=True, steps=steps)
+            found = train(run, run.batches, options, identity, group.of(rank))  # type: ignore[arg-type]
+            if not rank:
+                done.append(found)
+
+        other = threading.Thread(target=work, args=(1,))
+        other.start()
+        work(0)
+        other.join()
+        notes.append([note for note in done[0].notes if "exchange" in note])
+    assert [len(one) for one in notes] == [0, 0, 1] and "all-reduce" in notes[2][0]
 
 
 def test_each_rank_computes_its_share_alone() -> None:
@@ -234,13 +319,14 @@ def test_a_batch_that_cannot_be_made_ends_all_ranks_and_rank_0_saves(tmp_path: P
 def test_stop_and_interrupt_reach_the_other_ranks() -> None:
     for interrupted in (False, True):
         group = Threads(2)
-        served = StepGradients(run_of(Noisy(), 1, 45), 1, group.of(1))
+        run = run_of(Noisy(), 1, 45)
+        served, update = StepGradients(run, 1, group.of(1)), WeightUpdate(run, UpdateOptions())
         StepGradients(run_of(Noisy(), 1, 45), 1, group.of(0)).stop(interrupted=interrupted)
         if interrupted:
             with pytest.raises(KeyboardInterrupt):
-                served.serve()
+                served.serve(update)
         else:
-            served.serve()
+            served.serve(update)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +359,9 @@ def test_workers_without_a_launcher_are_refused_in_python() -> None:
         RunOptions(workers=0).check()
     with pytest.raises(QdqError, match="--workers"):
         TrainingOptions(run=RunOptions(workers=2), blocks=True).check()
+    for wrong in ("nccl", "mpi=gather", "torch=", "=all-reduce"):
+        with pytest.raises(QdqError, match="--reducer"):
+            RunOptions(reducer=wrong).check()  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------- processes, by the command
@@ -311,6 +400,16 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+STEPS = ("--steps", 60, "--evaluate-every", 30)
+
+
+@pytest.fixture(scope="module")
+def whole(quantized: Path) -> Path:
+    out = quantized.with_name("whole.onnx")
+    command(*tuning(quantized, out, *STEPS, "--grad-accum", 2))
+    return out
+
+
 def arguments(*words: object) -> list[str]:
     return [sys.executable, "-m", "qdqtool", *map(str, words)]
 
@@ -334,6 +433,40 @@ def test_the_command_starts_workers_that_write_the_file_of_one(reducer: str, qua
     assert "two.onnx" in printed and printed.count("gradients by") == 1
 
 
+EXCHANGE = """
+import sys, numpy as np
+from qdqtool.training.reducers import joined
+with joined(sys.argv[1], int(sys.argv[2])) as ranks:
+    draw = np.random.default_rng(ranks.rank)
+    own = (draw.normal(size=100_003) * 10 ** draw.uniform(-4, 2, 100_003)).astype(np.float32)
+    added = np.zeros_like(own)
+    for one in ranks.gather(own):
+        added += one
+    ranks.broadcast(added)
+    ranks.all_reduce(own)
+    apart = [float(np.linalg.norm(own - added) / np.linalg.norm(added))]
+    for one in ranks.gather(own):
+        apart.append(float(np.any(one != own)))
+    if not ranks.rank:
+        print(apart)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_all_reduce_gives_all_ranks_one_gradient_near_that_of_gather(reducer: str, workers: int) -> None:
+    launchers = {
+        "mpi": [str(Path(sys.executable).with_name("mpiexec")), "-n", str(workers), sys.executable],
+        "torch": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(workers), "--no-python"],
+    }
+    more = [] if reducer == "mpi" else [sys.executable]
+    command = [*launchers[reducer], *more, "-c", EXCHANGE, reducer, str(workers)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    apart, *unequal = json.loads(printed)
+    assert apart <= 1e-6 and unequal == [0.0] * workers
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
 def test_a_benchmark_measures_one_worker_and_several(reducer: str, quantized: Path) -> None:
@@ -345,14 +478,16 @@ def test_a_benchmark_measures_one_worker_and_several(reducer: str, quantized: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reducer", REDUCERS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("number", "exchange"), [(signal.SIGKILL, ""), (signal.SIGINT, ""), (signal.SIGKILL, "=all-reduce")]
+)
 def test_a_run_whose_worker_ends_goes_on_with_resume(
-    reducer: str, number: signal.Signals, quantized: Path, tmp_path: Path
+    reducer: str, exchange: str, number: signal.Signals, quantized: Path, whole: Path, tmp_path: Path
 ) -> None:
-    whole, broken, checkpoint = tmp_path / "whole.onnx", tmp_path / "broken.onnx", tmp_path / "c.npz"
-    steps = ("--steps", 60, "--evaluate-every", 30, "--checkpoint-every", 10)
-    command(*tuning(quantized, whole, *steps, "--grad-accum", 2))
-    words = tuning(quantized, broken, *steps, "--workers", 2, "--reducer", reducer, "--checkpoint", checkpoint)
+    """All-reduce of two workers adds two gradients, as gather does, so that its file is the same, too."""
+    broken, checkpoint = tmp_path / "broken.onnx", tmp_path / "c.npz"
+    words = tuning(quantized, broken, *STEPS, "--checkpoint-every", 10, "--workers", 2, "--reducer", reducer + exchange)
+    words += ["--checkpoint", checkpoint]
     run = subprocess.Popen(arguments(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not checkpoint.exists():
         assert run.poll() is None
