@@ -39,8 +39,12 @@ class Displayed:
         raise NotImplementedError
 
     def summary(self) -> list[str]:
-        """The lines of `str`: what the command line prints of it."""
+        """What the command line prints of it."""
         return [self.headline()]
+
+    def next_lines(self) -> list[str]:
+        """The next steps that follow from the result alone, without the user's command."""
+        return []
 
     def rows(self) -> Cells:
         """The table that HTML shows, its first row the head; empty for the lines of `summary`."""
@@ -50,7 +54,7 @@ class Displayed:
         return f"<{type(self).__name__}: {printable(self.headline(), _LINE)}>"
 
     def __str__(self) -> str:
-        return "\n".join(printable(line, None) for line in self.summary())
+        return "\n".join(printable(line, None) for line in (*self.summary(), *self.next_lines()))
 
     def _repr_html_(self) -> str:
         """The table for notebooks: names of tensors are escaped, rows beyond `ROWS` counted."""

@@ -154,7 +154,7 @@ def test_repr_is_one_short_line_that_names_the_class(name: str) -> None:
 def test_str_is_the_printed_summary(name: str) -> None:
     result = results()[name]
     text = str(result)
-    assert text == "\n".join(result.summary()) and text
+    assert text == "\n".join([*result.summary(), *result.next_lines()]) and text
     assert "array(" not in text and "ir_version" not in text
     assert len(text.splitlines()) < 60
 

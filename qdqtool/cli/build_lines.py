@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.cli.command_lines import next_line, trtexec_line
+from qdqtool.command_lines import next_line, trtexec_line
 
 if TYPE_CHECKING:
     from qdqtool.emit.job import Tensor

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cache.text import cut_names
 from qdqtool.cli.cache import say
-from qdqtool.cli.command_lines import command, file_word, next_line, option, stem_of
 from qdqtool.cli.output import print_json
+from qdqtool.command_lines import command, file_word, next_line, option, stem_of
 from qdqtool.display import counted
 from qdqtool.errors import printable
 

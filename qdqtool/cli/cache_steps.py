@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.build_lines import build_lines, inputs_of_file, where_trtexec_is
-from qdqtool.cli.command_lines import again, next_line, run_script, shell_line, stem_of
 from qdqtool.cli.next_steps import without_option
+from qdqtool.command_lines import again, next_line, run_script, shell_line, stem_of
 from qdqtool.display import counted
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.command_lines import run_script
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import log_of_steps, print_json, print_lines, warn
 from qdqtool.deploying.options import JudgingOptions
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(json.loads((result.folder / FILE).read_text(encoding="utf-8")))
     else:
-        print_lines([*result.outcome(), run_script(result.next_step)], args)
+        print_lines([*result.outcome(), *result.next_lines()], args)
     if result.meets is False:
         warn(f"--max-loss {args.max_loss:g} is not met: {result.format_loss()}", args)
         return 1

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.command_lines import command, file_word, next_line, output_beside
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.next_steps import data_words, repair
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.command_lines import command, file_word, next_line, output_beside
 from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.linting.finding import at_least, by_code, counts

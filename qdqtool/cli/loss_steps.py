@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.cli.next_steps import data_words, without_option
+from qdqtool.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
 

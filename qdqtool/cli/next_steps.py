@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command lines that verbs print as the next step, made from the user's own options: each runs as it is printed.
 
-A new hint is built by `cli/command_lines.py` from `command` (another verb), `again` (the same command with more
+A new hint is built by `command_lines.py` from `command` (another verb), `again` (the same command with more
 options) or `trtexec_line`, with `data_words` and `plan_words` for the options that the user gave, and printed through
 `next_line`.
 """
@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.cli.build_lines import build_lines, inputs_of_file, shape_flag, where_trtexec_is
-from qdqtool.cli.command_lines import (
+from qdqtool.cli.data import CALIBRATES
+from qdqtool.cli.declared import defaults_of
+from qdqtool.cli.plan_options import PLACEMENT
+from qdqtool.command_lines import (
     again,
     command,
     file_word,
@@ -24,9 +27,6 @@ from qdqtool.cli.command_lines import (
     shell_line,
     stem_of,
 )
-from qdqtool.cli.data import CALIBRATES
-from qdqtool.cli.declared import defaults_of
-from qdqtool.cli.plan_options import PLACEMENT
 from qdqtool.data.options import DataOptions
 from qdqtool.match.options import PlanOptions, names_word
 from qdqtool.observers.options import CalibrationOptions
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from qdqtool.verbs.prune import PruneResult
     from qdqtool.verbs.sensitivity import SensitivityResult
     from qdqtool.workflows.improve_result import ImproveResult
-    from qdqtool.workflows.recipe_result import RecipeResult
 
 
 def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str]:
@@ -247,11 +246,6 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     if args.label or args.labels or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
-
-
-def after_run(result: RecipeResult) -> list[str]:
-    """The scripts that its steps wrote for trtexec, for the machine whose TensorRT they name."""
-    return [next_line(shell_line("sh", str(path))) for path in result.scripts()]
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:

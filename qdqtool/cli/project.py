@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from qdqtool.cli.command_lines import file_word, shell_line
 from qdqtool.cli.output import write_error
+from qdqtool.command_lines import file_word, shell_line
 from qdqtool.errors import QdqError
 
 FILE = "qdqtool.toml"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.command_lines import shell_line
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import print_json, print_lines, warn
+from qdqtool.command_lines import shell_line
 from qdqtool.workflows.report_options import ReportOptions
 
 

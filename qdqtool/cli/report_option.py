@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from qdqtool.cli.command_lines import shell_line
+from qdqtool.command_lines import shell_line
 
 _HELP = "also write an HTML report, as qdqtool report does; runs the data once more"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 
-from qdqtool.cli.next_steps import after_run
 from qdqtool.cli.output import print_json, print_lines, warn
 
 
@@ -37,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result.to_json())
     else:
-        print_lines([*result.summary(), *after_run(result)], args, asked=True)
+        print_lines([*result.summary(), *result.next_lines()], args, asked=True)
     return 0

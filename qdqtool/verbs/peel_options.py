@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
+from qdqtool.command_lines import run_script
 from qdqtool.data.options import DataOptions
 from qdqtool.display import Displayed, ModelT, counted, model_name, named, written
 from qdqtool.observers.options import CalibrationOptions
@@ -155,3 +156,8 @@ class PeelResult(Displayed, Generic[ModelT]):
         if self.dla is not None:
             lines += self.dla.summary()
         return lines + [f"wrote {path}" for path in self.emitted.values() if isinstance(path, Path)]
+
+    def next_lines(self) -> list[str]:
+        """Run the script that builds the engine, where one was written and trtexec needs no names of layers."""
+        script = self.emitted.get("trtexec")
+        return [run_script(script)] if isinstance(script, Path) and not self.layers else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.command_lines import run_script
 from qdqtool.data.options import DataOptions
 from qdqtool.display import Displayed, counted
 from qdqtool.observers.options import CalibrationOptions
@@ -118,6 +119,11 @@ class PtqResult(Displayed):
         lines += self.table.lacking()
         lines += self.dla.summary() if self.dla is not None else []
         return lines + [f"wrote {path} ({kind})" for kind, path in self.emitted.items() if isinstance(path, Path)]
+
+    def next_lines(self) -> list[str]:
+        """Run the script that builds the engine, where one was written and trtexec needs no names of layers."""
+        script = self.emitted.get("trtexec")
+        return [run_script(script)] if isinstance(script, Path) and not self.layers else []
 
     def predicted(self) -> dict[str, Any] | None:
         """Medians over the tensors of the predicted signal to noise in dB, with the chosen method and the other."""

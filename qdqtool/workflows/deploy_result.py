@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qdqtool.command_lines import run_script
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import LAYERS, CandidateTrial
 from qdqtool.deploying.layers_left import LayersLeft
@@ -91,6 +92,10 @@ class DeployResult(Displayed):
     def summary(self) -> list[str]:
         """What `qdqtool deploy` prints, without what to do next."""
         return [self.verdict, *self.known_wrong, *self._outcome()]
+
+    def next_lines(self) -> list[str]:
+        """Run the script that builds the engine."""
+        return [run_script(self.next_step)]
 
     def outcome(self) -> list[str]:
         """The same without what was said before anything was tried, unless the verdict is another one now."""

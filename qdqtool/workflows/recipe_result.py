@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qdqtool.command_lines import run_script
 from qdqtool.display import Cells, Displayed, counted, table
 from qdqtool.recipe.figures import judged_text, latency_text, measured_latency, times_text
 from qdqtool.recipe.model_facts import forecast_device
@@ -108,6 +109,10 @@ class RecipeResult(Displayed):
         if any(one.planned.step.verb == "evaluate" for one in self.steps):
             lines.append(_JUDGED)
         return [*lines, *self._warnings()]
+
+    def next_lines(self) -> list[str]:
+        """The scripts that its steps wrote for trtexec, for the machine whose TensorRT they name."""
+        return [run_script(path) for path in self.scripts()]
 
     def _warnings(self) -> list[str]:
         """What evaluate steps say of an FP32 model that no loss can be measured against."""

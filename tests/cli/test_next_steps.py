@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import onnx
 import pytest
 
-from qdqtool.cli import command_lines, next_steps
+from qdqtool import command_lines
+from qdqtool.cli import next_steps
 from qdqtool.cli.next_steps import after_finetune
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure

@@ -12,8 +12,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool.cli.command_lines import command
 from qdqtool.cli.output import print_json, print_lines, warn, wrapped
+from qdqtool.command_lines import command
 from tests.cli.command import run
 from tests.graphs import model_of
 

@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from qdqtool.cli.next_steps import after_run
 from qdqtool.recipe.plan_steps import CommandWord, PlannedStep
 from qdqtool.recipe.run_steps import DoneStep
 from qdqtool.recipe.values import RecipeStep
@@ -104,8 +103,8 @@ def test_the_scripts_that_build_are_named_in_the_order_of_the_steps(tmp_path: Pa
         (tmp_path / name).touch()
     found = RecipeResult(tmp_path, None, {}, tuple(steps))
     assert found.scripts() == [tmp_path / "gpu.trtexec.sh", tmp_path / "dla.trtexec.sh"]
-    assert after_run(found) == [f"next: sh {path}" for path in found.scripts()]
-    assert after_run(result(QUANTIZED)) == []
+    assert found.next_lines() == [f"next: sh {path}" for path in found.scripts()]
+    assert result(QUANTIZED).next_lines() == []
 
 
 def test_a_model_that_guesses_is_told_below_the_table() -> None:
