@@ -96,6 +96,19 @@ def declared(options: type) -> dict[str, Option]:
     return found
 
 
+def check_choices(options: object) -> None:
+    """Refuse a word that is none of its option's choices.
+
+    Raises:
+        QdqError: such a word, with the choices.
+    """
+    for name, one in declared(type(options)).items():
+        value = getattr(options, name)
+        if one.choices is not None and value is not None and value not in one.choices:
+            known = f"{', '.join(one.choices[:-1])} or {one.choices[-1]}"
+            raise QdqError(one.flags[0], f"{value!r} is not one", f"choose {known}")
+
+
 def converted(value: object, kind: type[T], convert: Callable[[str], T], where: str) -> T:
     """A value of a kind, or what its text means.
 

@@ -84,3 +84,22 @@ def test_what_python_cannot_compile_is_no_pattern(text: str) -> None:
 def test_a_pattern_is_searched_and_warns_of_nothing() -> None:
     assert compile_pattern("--heads", "^box[[a]").search("box[") is not None
     assert compile_pattern("--heads", "").search("anything") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (qdqtool.DataOptions, {"preprocess": "imagenot"}),
+        (qdqtool.DataOptions, {"batch": 0}),
+        (qdqtool.DataOptions, {"limit": 0}),
+        (qdqtool.DeployOptions, {"place": "orin", "effort": "much"}),
+        (qdqtool.DeployOptions, {"place": "orin", "metric": "map"}),
+        (qdqtool.EvaluateOptions, {"metric": "map"}),
+        (qdqtool.EvaluateOptions, {"target": "rtx"}),
+        (qdqtool.ImproveOptions, {"max_loss": 0.01, "effort": "much"}),
+        (qdqtool.CompareOptions, {"provider": "tpu"}),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused_when_options_are_made(kind: Any, words: dict[str, Any]) -> None:
+    with pytest.raises(QdqError, match=r"^--"):
+        kind(**words)

@@ -212,10 +212,6 @@ def open_loader(data: Data | DataLoader, inputs: Sequence[Input], options: DataO
 
 
 def _check_options(fixed: Input | None, options: DataOptions) -> None:
-    if options.batch < 1:
-        raise QdqError("--batch", f"{options.batch} is not a number of samples", "give 1 or more")
-    if options.limit is not None and options.limit < 1:
-        raise QdqError("--limit", f"{options.limit} leaves no samples", "give 1 or more, or leave it out")
     if fixed is not None and options.batch not in (1, fixed.first):
         shape = fixed.format_shape()
         raise QdqError(

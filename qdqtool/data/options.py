@@ -101,3 +101,14 @@ class DataOptions:
     max_bytes: int = option(
         8 << 30, "--max-data", "largest unpacked size of an archive (default 8G)", metavar="BYTES", read=count_bytes
     )
+
+    def __post_init__(self) -> None:
+        """Refuse a batch or a limit without samples, and a text that is no preprocessing."""
+        if self.batch < 1:
+            raise QdqError("--batch", f"{self.batch} is not a number of samples", "give 1 or more")
+        if self.limit is not None and self.limit < 1:
+            raise QdqError("--limit", f"{self.limit} leaves no samples", "give 1 or more, or leave it out")
+        if isinstance(self.preprocess, str):
+            from qdqtool.data.preprocess import parse_preprocess  # `-h` does without
+
+            parse_preprocess(self.preprocess)

@@ -82,8 +82,6 @@ class JudgingOptions:
         if self.eval_labels is not None and self.eval_data is None:
             reason = "is the truth of --eval-data, which is not given"
             raise QdqError("--eval-labels", reason, "give it, or --labels alone")
-        if self.metric is not None and self.metric not in METRICS:
-            raise QdqError(f"--metric {self.metric}", "is not one", f"choose {', '.join(METRICS)}")
         if self.data_options.part is not None:
             raise QdqError("--part", f"is chosen by {verb}", "leave it out")
         if self.data_options.limit is not None:

@@ -83,9 +83,7 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
 
 
 def _check(options: DataOptions, one: Input) -> None:
-    """Refuse a batch or a limit that cannot be, as `open_loader` does."""
-    if options.batch < 1 or (options.limit is not None and options.limit < 1):
-        raise QdqError("--batch or --limit", "leaves no samples", "give 1 or more")
+    """Refuse a batch that cannot be, as `open_loader` does."""
     if not one.batched and options.batch not in (1, one.first):
         raise QdqError(
             "--batch", f"{options.batch} cannot be, {one.name!r} takes {one.format_shape()}", "leave --batch out"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from qdqtool.errors import QdqError
-from qdqtool.options import ADVANCED, Option, TextOption, declared, option
+from qdqtool.options import ADVANCED, Option, TextOption, check_choices, option
 from qdqtool.target_options import TARGETS, TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -176,10 +176,7 @@ class PlanOptions(TargetOptions):
     def __post_init__(self) -> None:
         """Refuse a target that is none, and a word that is none of an option's choices."""
         super().__post_init__()
-        for name, one in declared(PlanOptions).items():
-            value = getattr(self, name)
-            if one.choices is not None and value is not None and value not in one.choices:
-                raise QdqError(one.flags[0], f"{value!r} is not one", f"choose {' or '.join(one.choices)}")
+        check_choices(self)
         if self.block is not None and self.block not in _BLOCKS:
             raise QdqError(
                 f"--block {self.block}", "is no length of a block", f"choose {' or '.join(map(str, _BLOCKS))}"

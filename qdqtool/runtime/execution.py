@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.options import Option, option
+from qdqtool.options import Option, check_choices, option
 
 PROVIDER_WORDS = ("cpu", "cuda", "tensorrt")
 PROVIDER = Option("--provider", "execution provider of onnxruntime (default %(default)s)", choices=PROVIDER_WORDS)
@@ -21,3 +21,7 @@ class ExecutionOptions:
 
     provider: str = option("cpu", PROVIDER)
     progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a word that is none of an option's choices."""
+        check_choices(self)

@@ -12,7 +12,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import POSTPROCESS, Metric, Selection
 from qdqtool.options import Option, TextOption, option
 from qdqtool.runtime.execution import ExecutionOptions
-from qdqtool.target_options import CACHE_TARGETS, VERSION_OF_CACHE, cache_target, require_target
+from qdqtool.target_options import CACHE_TARGETS, VERSION_OF_CACHE, cache_target
 from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
@@ -78,9 +78,8 @@ class EvaluateOptions(ExecutionOptions):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a target that has no INT8 of its own to be judged, and numbers that classes and seeds do not have."""
-        if self.target is not None:
-            require_target(self.target, CACHE_TARGETS)
+        """Refuse a word that is none of an option's choices, and numbers that classes and seeds do not have."""
+        super().__post_init__()
         if self.seed < 0:
             raise QdqError("--seed", f"{self.seed} is negative", "give 0 or more")
         if abs(self.label_offset) > _MOST_CLASSES:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 
 from qdqtool.deploying.options import EFFORTS, Effort, JudgingOptions
-from qdqtool.errors import QdqError
 from qdqtool.options import option
 from qdqtool.progress import silent
 from qdqtool.runtime.execution import ExecutionOptions
@@ -47,6 +46,5 @@ class DeployOptions(JudgingOptions, ExecutionOptions):
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
+        super().__post_init__()
         self.check_for("deploy")
-        if self.effort not in EFFORTS:
-            raise QdqError(f"--effort {self.effort}", "is not one", f"choose {', '.join(EFFORTS)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.deploying.options import EFFORTS, MAX_LOSS, Effort, JudgingOptions
 from qdqtool.errors import QdqError
-from qdqtool.options import Option, TextOption, option
+from qdqtool.options import Option, TextOption, check_choices, option
 from qdqtool.progress import silent
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.target_options import TARGETS, TargetOptions
@@ -53,10 +53,9 @@ class ImproveOptions(TargetOptions, JudgingOptions, ExecutionOptions):
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
         super().__post_init__()
+        check_choices(self)
         if self.max_loss is None:
             raise QdqError("--max-loss", "says when it is enough, and is not given", "give it, such as 0.01")
-        if self.effort not in EFFORTS:
-            raise QdqError(f"--effort {self.effort}", "is not one", f"choose {', '.join(EFFORTS)}")
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise QdqError(f"--max-minutes {self.max_minutes:g}", "is no time", "give more than 0, or leave it out")
         self.check_for("improve")

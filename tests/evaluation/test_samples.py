@@ -138,7 +138,7 @@ def test_channels_last_arrays_have_a_size_too() -> None:
     [
         ({}, "the model does not say how to preprocess them"),
         ({"preprocess": "scale=1", "limit": 0}, "leaves no samples"),
-        ({"preprocess": "scale=1", "batch": 0}, "leaves no samples"),
+        ({"preprocess": "scale=1", "batch": 0}, "is not a number of samples"),
     ],
 )
 def test_images_that_cannot_be_read_so(tmp_path: Path, options: dict[str, Any], part: str) -> None:

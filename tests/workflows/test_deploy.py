@@ -341,8 +341,8 @@ def test_the_recipe_has_the_batch(here: Path, tmp_path: Path, monkeypatch: pytes
         ({"place": "nowhere"}, "is neither a board nor a version that qdqtool knows"),
         ({"place": "11.4", "dla": True, "effort": "fast"}, None),
         ({"place": "8.6.1", "max_loss": 2.0}, "is not between 0 and 1"),
-        ({"place": "8.6.1", "effort": "much"}, "choose fast, default, best"),
-        ({"place": "8.6.1", "metric": "f1"}, "choose top1, coco, voc"),
+        ({"place": "8.6.1", "effort": "much"}, "choose fast, default or best"),
+        ({"place": "8.6.1", "metric": "f1"}, "choose top1, coco, voc or miou"),
         ({"place": "8.6.1", "data_options": DataOptions(part=":8")}, "is chosen by deploy"),
         (
             {"place": "8.6.1", "data_options": DataOptions(limit=8)},

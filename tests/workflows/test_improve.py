@@ -378,11 +378,11 @@ def test_bad_requests_are_refused_and_nothing_is_written(here: Path, tmp_path: P
     for wrong, said in (
         ({"max_loss": None}, "--max-loss: says when it is enough"),
         ({"max_loss": 3.0}, "is not between 0 and 1"),
-        ({"max_loss": 0.1, "metric": "f1"}, "choose top1, coco, voc"),
+        ({"max_loss": 0.1, "metric": "f1"}, "choose top1, coco, voc or miou"),
         ({"max_loss": 0.1, "data_options": DataOptions(part=":8")}, "is chosen by improve"),
         ({"max_loss": 0.1, "data_options": DataOptions(limit=8)}, "--limit: is not for improve"),
         ({"max_loss": 0.1, "target": "tpu"}, "choose gpu or rtx or dla"),
-        ({"max_loss": 0.1, "effort": "most"}, "choose fast, default, best"),
+        ({"max_loss": 0.1, "effort": "most"}, "choose fast, default or best"),
         ({"max_loss": 0.1, "max_minutes": 0.0}, "--max-minutes 0: is no time"),
     ):
         with pytest.raises(QdqError, match=said):
