@@ -5,11 +5,11 @@
 
 mpi4py with mpiexec and torch have to be installed beside this project's packages. Two models in INT8, cifar_resnet20
 and the blood-cell detector of `models/`, are trained without labels by 1 to 4 processes. `equal` compares the file with
-that of one process with as many `--grad-accum`; by all-reduce it is asked of 2 processes, which add two gradients in
-either order. Images/s are the median of the steps after the first; `exchange` is the
-share of rank 0's time that goes into sending, adding and waiting for other ranks. Then one of two workers is killed
-(SIGKILL) at random moments, by MPI and torch in turn, and the same command with `--resume` ends the run. 1 where a file
-differs. What was made below `--work` is not made again.
+that of one process with as many `--grad-accum`; by all-reduce it is required of 2 processes, whose two gradients have
+one sum. Images/s are the median of the steps after the first; `exchange` is the share of rank 0's time that goes into
+sending, adding and waiting for other ranks. Then one of two workers is killed (SIGKILL) at random moments, by each
+reducer and exchange in turn, and the same command with `--resume` ends the run. 1 where a file differs. What was made
+below `--work` is not made again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _kills(name: str, words: list[str], work: Path, kills: int, draw: random.Ran
     off, whole = False, dict[str, bytes]()
     steps = int(words[words.index("--steps") + 1])
     for number in range(kills):
-        by = ("mpi", "torch")[number % 2]
+        by = ("mpi", "torch", "mpi=all-reduce", "torch=all-reduce")[number % 4]
         kept, log, made = files = tuple(work / f"killed.{end}" for end in ("npz", "jsonl", "onnx"))
         command: list[object] = [sys.executable, *_MODULE, *words, "--workers", 2, "--reducer", by, "--log", log]
         command += ["--checkpoint", kept, "--checkpoint-every", 1, "--resume", "-o", made]
