@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
-from qdqtool.cli.next_steps import data_words, repair
+from qdqtool.cli.next_steps import data_words, improved, repair
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.command_lines import command, file_word, next_line, output_beside
 from qdqtool.display import counted
@@ -140,6 +140,8 @@ def _text(result: LintResult, args: argparse.Namespace) -> list[str]:
         lines += _repairs(result.findings, args, typed=result.typed)
     if result.causes is not None and result.causes.causes:
         lines += _remedy(result.causes.causes[0], args)
+    elif result.causes is not None and result.causes.unexplained and args.output is None:
+        lines += improved(args)
     if result.findings:
         lines.append(f"what a code means: qdqtool lint --explain {next(iter(by_code(result.findings)))}")
     return lines

@@ -26,6 +26,7 @@ CauseName = Literal[
 ]
 
 
+LEAST_GAIN = 0.01  # of a cause, and the least loss that needs one: less, no metric shows
 _WITH_CACHES = "10.3"  # a version that peel takes, which writes a cache beside the plain model
 
 
@@ -118,6 +119,11 @@ class LossCauses(Displayed):
     samples: int
     notes: tuple[str, ...] = ()
 
+    @property
+    def unexplained(self) -> bool:
+        """Whether something is lost and no cause was found."""
+        return not self.causes and self.loss is not None and self.loss >= LEAST_GAIN
+
     def headline(self) -> str:
         """The likely cause, or that there is none."""
         if not self.causes:
@@ -130,6 +136,7 @@ class LossCauses(Displayed):
         lost = (
             [] if self.loss is None else [f"loss at the outputs: {self.loss:.4g} ({counted(self.samples, 'sample')})"]
         )
+        lost += ["no cause of it was found"] if self.unexplained else []
         return [*lost, *(line for one in self.causes for line in one.summary()), *self.notes]
 
     def rows(self) -> Cells:

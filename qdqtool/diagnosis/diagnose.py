@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import Data, DataLoader, DataOptions, inputs_of, open_loader
-from qdqtool.diagnosis.cause import Cause, LossCauses
+from qdqtool.diagnosis.cause import LEAST_GAIN, Cause, LossCauses
 from qdqtool.diagnosis.evidence import Evidence, without_pairs_of
 from qdqtool.diagnosis.suspects import FAULTS, MOST, TRAITS
 from qdqtool.errors import QdqError
@@ -27,9 +27,9 @@ from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.execution import ExecutionOptions
 from qdqtool.trtversion import TrtVersion
 
-# The least gain of a cause: less, no metric shows. Traits of the network are looked for where so much is lost beside
-# its faults: INT8 models that lose less at their outputs lose 8 % of their figure at most (measuring/output_loss.py).
-_LEAST, _TRAIT_LOSS = 0.01, 0.1
+# Traits of the network are looked for where so much is lost beside its faults: INT8 models that lose less at their
+# outputs lose 8 % of their figure at most (measuring/output_loss.py).
+_TRAIT_LOSS = 0.1
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
             if suspect.change is not None:
                 left = found.reference.loss(suspect.change(base))
                 gain = loss - left
-                if not suspect.named and gain < max(_LEAST, suspect.part * loss):
+                if not suspect.named and gain < max(LEAST_GAIN, suspect.part * loss):
                     unlikely.append((cause, suspect.change))
                     continue
                 narrower = suspect.narrower

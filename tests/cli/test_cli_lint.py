@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.lint import _repairs
+from qdqtool.diagnosis.cause import LossCauses
 from qdqtool.linting.finding import Finding
 from tests.cli.command import contents, refused, run, write_net
 from tests.graphs import model_of
@@ -165,6 +166,18 @@ def test_with_data_the_cause_of_a_loss_is_named_with_the_command_that_mends_it(f
     document = json.loads(run(capsys, "lint", step[-1], *asked[2:], "--json").out)
     assert document["causes"]["causes"] == [] and document["causes"]["loss"] < 0.05
     assert json.loads(run(capsys, *asked, "--select", "Q040", "--json").out)["causes"] is None
+
+
+def test_a_loss_without_a_cause_has_a_next_step(folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(folder / "x.npy", np.zeros((8, 4, 8, 8), np.float32))
+    monkeypatch.setattr("qdqtool.verbs.lint.causes_of", lambda *_: LossCauses((), 0.3, 8))
+    lines = run(capsys, "lint", folder / "q.onnx", "--data", folder / "x.npy", "--limit", 4).out.splitlines()
+    assert lines[1] == "no cause of it was found"
+    (step,) = [line.removeprefix("next: ") for line in lines if line.startswith("next: ")]
+    words = [*map(str, (folder / "q.onnx", "--data", folder / "x.npy", "--max-loss", 0.01))]
+    assert shlex.split(step) == ["qdqtool", "improve", *words, "-o", str(folder / "q.improved.onnx")]
+    monkeypatch.setattr("qdqtool.verbs.lint.causes_of", lambda *_: LossCauses((), 0.003, 8))
+    assert "next: " not in run(capsys, "lint", folder / "q.onnx", "--data", folder / "x.npy").out
 
 
 def test_select_and_ignore(folder: Path, capsys: Capsys) -> None:
