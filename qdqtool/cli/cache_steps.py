@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _MOST_LAYERS = 12  # that a printed line names
 
 
+_AGAIN = "the next step writes the same cache again, and the script"
+
+
 def after_cache(
     args: argparse.Namespace,
     files: tuple[object, object],
@@ -60,10 +63,15 @@ def after_cache(
         if takes_names:
             return [
                 f"{counted(lost, 'layer')} must stay in float, too many to name in one line: a script does it",
+                _AGAIN,
                 step,
             ]
         in_int8 = "this trtexec takes no names of layers and builds them in INT8"
-        return [f"{counted(lost, 'layer')} should stay in float; {in_int8}, a script of Polygraphy in float", step]
+        return [
+            f"{counted(lost, 'layer')} should stay in float; {in_int8}, a script of Polygraphy in float",
+            _AGAIN,
+            step,
+        ]
     if "deepstream" in emitted:
         return [
             f"Gst-nvinfer builds the engine by {emitted['deepstream']} at its first start, without FP16",
@@ -98,4 +106,4 @@ def after_script(
     words = [*without_option("--emit", args.words), "--emit", "polygraphy-script"]
     why = "as this trtexec takes no names of layers; a script of Polygraphy keeps it in float"
     said = f"{emitted['trtexec']} builds in INT8 what should stay in float, {why}"
-    return [said, next_line(shell_line("qdqtool", *words))]
+    return [said, _AGAIN, next_line(shell_line("qdqtool", *words))]

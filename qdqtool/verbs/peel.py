@@ -147,8 +147,7 @@ def peel(
     layers = tuple(float_layers(found))
     _take_names(flat.proto, wide)
     if not options.emit:  # then no file tells a builder of them
-        todo = "--emit trtexec writes a script that sets that"
-        notes += notes_of_two_ranges(found.view, found.rules, found.cache.entries, todo)
+        notes += notes_of_two_ranges(found.view, found.rules, found.cache.entries, options.trt_version)
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
         if cache_path is not None:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from qdqtool.measuring.keep_float import OutputLoss
     from qdqtool.trtversion import TrtVersion
 
-_TODO = "--emit trtexec writes a script that sets that"
 SAMPLES = 4
 ANSWERED = 8  # samples whose best classes or boxes are compared
 
@@ -102,7 +101,9 @@ def ptq(
         if target is not None:
             write_with_sidecar(target, made.written or format_cache(made.cache).encode(), _facts(job, made), files)
         emitted = write_emitted(texts, emit_places(options, target), files)
-    notes = [*said, *([] if options.emit else notes_of_two_ranges(job.view, rules, made.cache.entries, _TODO))]
+    notes = list(said)
+    if not options.emit:
+        notes += notes_of_two_ranges(job.view, rules, made.cache.entries, options.trt_version)
     notes += emit_notes
     foreign = parser_warnings(job.opened.proto, options.trt_version)
     layers = tuple(float_layers(planned))

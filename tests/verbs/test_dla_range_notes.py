@@ -16,11 +16,11 @@ V8_5 = TrtVersion(8, 5, 2)
 
 def notes(target: str, **scales: float) -> list[str]:
     given = {name: np.float32(scale) for name, scale in scales.items()}
-    return notes_of_two_ranges(view_of(TEXT), load_rules(target, V8_5), given, "do this")
+    return notes_of_two_ranges(view_of(TEXT), load_rules(target, V8_5), given, V8_5)
 
 
 def test_the_first_is_named_and_the_others_are_counted() -> None:
-    reported = "run them in FP16: do this"
+    reported = "run them in FP16: --emit trtexec writes a script that sets that"
     assert notes("dla", x=0.5, s=0.25) == [f"{WANTED}, and 1 operator reads two ranges, gate (Mul); {reported}"]
     assert notes("dla", x=0.5, s=0.25, y=1) == [
         f"{WANTED}, and 2 operators read two ranges, such as gate (Mul); {reported}"
