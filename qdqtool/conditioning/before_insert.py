@@ -84,7 +84,9 @@ def _summary(done: Conditioned, title: str) -> str:
     if cut:
         text += f", {cut} Relu limited to 6"
     if done.before is not None and done.after is not None:
-        text += f"; worst operator predicted at {done.after.worst:.1f} dB instead of {done.before.worst:.1f}"
+        before, after = (f"{one.worst:.1f}" for one in (done.before, done.after))
+        instead = "as before" if after == before else f"instead of {before}"
+        text += f"; worst operator predicted at {after} dB {instead}"
     steps = " and ".join(step for step in ("relu6", "clip", "correct") if done.count(step))
     if not done.moved or not steps:
         return text
