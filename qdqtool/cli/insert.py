@@ -216,7 +216,7 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
         lines.append(f"to measure it: {measured_first(args, written, result.output_loss)}")
         if args.format != MIXED:  # neither edited for one format nor trained
             edited = result.inserted.kept or result.requantized or result.conditioned
-            lines += lose_less(args, written, plain=not edited)
+            lines += lose_less(args, written, plain=not edited, attends=bool(result.plan.attentions))
     if any(note.endswith(PEEL_FIRST) for note in result.notes):
         lines += peeled_first(args, written)
     if not result.plan.points and not result.inserted.kept:

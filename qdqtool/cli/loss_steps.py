@@ -60,15 +60,19 @@ def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
     return f"{insert}; then {peel}"
 
 
-def lose_less(args: argparse.Namespace, written: Path, *, plain: bool) -> list[str]:
-    """What loses less: the same `insert` with edited weights, then training block by block, which is for INT8."""
+def lose_less(args: argparse.Namespace, written: Path, *, plain: bool, attends: bool = False) -> list[str]:
+    """What loses less: the same `insert` with edited weights, then training block by block, which is for INT8.
+
+    With edited weights data may quantize other attentions; `attends` is whether there are any.
+    """
     from qdqtool.formats import INT8, number_format
 
     lines, trained, row = list[str](), written, number_format(args.format)
     if plain and not row.has_two_levels:
         beside = output_beside(written, _WORD)
         steps = "smooth" if row.blocks else "shift,correct" if row.is_relative else _STEPS
-        lines.append(f"to lose less: {shell_line('qdqtool', *_same(args), '--condition', steps, *beside)}")
+        anew = f" (data then choose anew which attentions are in {row.title})" if attends else ""
+        lines.append(f"to lose less{anew}: {shell_line('qdqtool', *_same(args), '--condition', steps, *beside)}")
         trained = Path(beside[-1].removeprefix("-o="))
     if row != INT8:
         return lines

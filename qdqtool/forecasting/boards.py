@@ -8,7 +8,7 @@ import difflib
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qdqtool.display import named
@@ -80,6 +80,7 @@ class Destination:
         platform: the software that ships it there, such as "JetPack 4.6.1"; "" where none does.
         others: the other versions of the board that the name would allow, newest first, as they are printed.
         notes: what was taken where the name leaves a choice, a sentence each.
+        card: as it was typed, where the board is a series of cards; else "".
     """
 
     board: Board | None
@@ -87,11 +88,13 @@ class Destination:
     platform: str = ""
     others: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    card: str = ""
 
     @property
     def title(self) -> str:
-        """`Jetson Xavier NX, JetPack 4.6.1: TensorRT 8.2.1`."""
+        """`Jetson Xavier NX, JetPack 4.6.1: TensorRT 8.2.1`, `rtx4090, GeForce RTX 40 (Ada): TensorRT 11.5.0`."""
         place = self.board.title if self.board is not None else "any GPU"
+        place = f"{self.card}, {place}" if self.card else place
         if self.version is None:
             return f"{place}: TensorRT for RTX"
         return f"{place}{f', {self.platform}' if self.platform else ''}: TensorRT {self.version.text}"
@@ -113,11 +116,13 @@ def find_place(text: str) -> Destination:
         if colon:
             raise _unknown(name)
         return _any_gpu(name)
+    own = {_plain(board.name), _plain(board.title)}
+    card = "" if board.software or _plain(name) in own else name.strip()
     if wanted.strip().lower() == RTX_TARGET:
         if not board.rtx:
             raise QdqError(f"--for {text}", f"TensorRT for RTX is not for {board.title}", "leave :rtx out")
-        return Destination(board, None)
-    return _on_board(board, _HEADER.sub("", wanted.strip()), text)
+        return Destination(board, None, card=card)
+    return replace(_on_board(board, _HEADER.sub("", wanted.strip()), text), card=card)
 
 
 def device_of(text: str) -> Device | None:

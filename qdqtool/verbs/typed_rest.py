@@ -47,7 +47,7 @@ _BY_CLIPPING = (
     "the float types were chosen from clipping values, with a margin of 8 for values beyond them; "
     "--data measures the values"
 )
-_NAMED, _REASONS = 4, 10  # operators in FP32 that a line names, and lines
+_NAMED = 4  # operators in FP32 that a line names
 
 
 @dataclass(frozen=True)
@@ -114,22 +114,24 @@ class TypedRest:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """The same, a line for each reason."""
-        names: dict[str, list[str]] = {}
-        for name, _, _, reason in self.choice.rows()[1:]:
-            names.setdefault(reason, []).append(name)
-        listed = [
-            f"in FP32{' in the file, and run in INT8' if reason.endswith(INT8_PATH) else ''}: {_first(found)}: {reason}"
-            for reason, found in names.items()
-        ]
-        more = [f"in FP32 for {counted(len(listed) - _REASONS, 'more reason')}: --json"] if listed[_REASONS:] else []
+        """The same, a line for each rule, with the reason of its first operator."""
+        kinds: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+        for name, _, rule, reason in self.choice.rows()[1:]:
+            kinds.setdefault((rule, reason.endswith(INT8_PATH)), []).append((name, reason))
+        listed = []
+        for (_, in_int8), stays in kinds.items():
+            names, reasons = [name for name, _ in stays], len({reason for _, reason in stays})
+            like = f" (and {counted(reasons - 1, 'reason')} like it: --json)" if reasons > 1 else ""
+            place = " in the file, and run in INT8" if in_int8 else ""
+            stay = f"{len(names)} operators ({_first(names)})" if names[1:] else names[0]
+            listed.append(f"in FP32{place}: {stay}: {stays[0][1]}{like}")
         view = self.choice.graph.view
         codes = Counter(
             found for node in view.every if is_product(node) and (found := format_of_weight_alone(view, node))
         )
         held = [f"{count} of them with weights in {title}" for title, count in codes.items()]
         counts = ", ".join([f"{self.choice.headline()}; {format_products(self.products)}", *held])
-        return [counts, *listed[:_REASONS], *more]
+        return [counts, *listed]
 
 
 def _first(names: Sequence[str]) -> str:

@@ -74,7 +74,7 @@ def lines(place: str, *, dla: bool = False) -> list[str]:
 def test_five_lines_for_a_gpu() -> None:
     found = lines("rtx4090:8.6.1")
     assert found[:4] == [
-        "for GeForce RTX 40 (Ada): TensorRT 8.6.1",
+        "for rtx4090, GeForce RTX 40 (Ada): TensorRT 8.6.1",
         "types: INT8 yes; FP16 yes, chosen by the builder; FP8 no",
         "INT8 by Q/DQ in the model; it reads caches, too",
         "DLA: none",

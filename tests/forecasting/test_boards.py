@@ -27,9 +27,9 @@ from qdqtool.trtversion import RELEASES, in_range
         ("orin-nx-16gb:jp6.0", "Jetson Orin NX, JetPack 6.0: TensorRT 8.6.2"),
         ("Jetson Orin NX 8 GB:jp6.0", "Jetson Orin NX, JetPack 6.0: TensorRT 8.6.2"),
         ("drive-orin:drive6.0.9", "DRIVE AGX Orin, DRIVE OS 6.0.9: TensorRT 8.6.12"),
-        ("rtx4090", "GeForce RTX 40 (Ada): TensorRT 11.5.0"),
-        ("RTX 4090:8.6.1", "GeForce RTX 40 (Ada): TensorRT 8.6.1"),
-        ("rtx4090:rtx", "GeForce RTX 40 (Ada): TensorRT for RTX"),
+        ("rtx4090", "rtx4090, GeForce RTX 40 (Ada): TensorRT 11.5.0"),
+        ("RTX 4090:8.6.1", "RTX 4090, GeForce RTX 40 (Ada): TensorRT 8.6.1"),
+        ("rtx4090:rtx", "rtx4090, GeForce RTX 40 (Ada): TensorRT for RTX"),
     ],
 )
 def test_a_name_is_a_place(text: str, title: str) -> None:

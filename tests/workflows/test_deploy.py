@@ -301,7 +301,7 @@ def test_fp16_is_tried_first_where_the_forecast_says_that_int8_does_not_pay(here
     options = DeployOptions("rtx4090:8.6.1", effort="fast", progress=False, say=said.append, tried=tried.append)
     result = deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", options)
     assert said[0] == result.verdict == result.summary()[0] == facts_of(result)["verdict"]
-    assert re.match(r"INT8 will not pay on GeForce RTX 40.*8\.6\.1 \(0\..*four times in five", said[0])
+    assert re.match(r"INT8 will not pay on rtx4090, GeForce RTX 40.*8\.6\.1 \(0\..*four times in five", said[0])
     assert tried[0].startswith("way 1 of 4: fp16: ") and tried[3].startswith("way 4 of 4: ")
 
 

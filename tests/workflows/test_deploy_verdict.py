@@ -36,7 +36,11 @@ def said(text: str, place: str, *, dla: bool = False) -> str:
             "orin-nano",
             r"INT8 pays on Jetson Orin Nano, .* \(\d\.\d\dx FP16's speed, .* It moves \S+ MB where .*five",
         ),
-        (SMALL, "rtx4090", r"INT8 will (not|hardly) pay on GeForce RTX 40.* \(0\.\d\dx .*kernel launches.*five"),
+        (
+            SMALL,
+            "rtx4090",
+            r"INT8 will (not|hardly) pay on rtx4090, GeForce RTX 40.* \(0\.\d\dx .*kernel launches.*five",
+        ),
         (SMALL, "jetson-nano", "No INT8 on Jetson Nano, .* no kernels"),
         (SMALL, "drive-orin", "Whether INT8 pays on .* has no figures of it"),
         (SMALL_NET, "11.4", "INT8 on any GPU, TensorRT 11.4.1?: by forecast it surely pays on none of .* --for BOARD"),
