@@ -33,7 +33,7 @@ COMMON_SCALE = "common-scale"  # what the trace on the nodes says that carry the
 BIAS = 2  # number of a product's input
 _MATRICES = frozenset({"Gemm", "MatMul"})
 _PRODUCTS = _MATRICES | {"Conv"}
-_LARGEST = 2.0**15  # of a sum times its scale: half of what FP16 holds
+LARGEST_SUM = 2.0**15  # of a sum times its scale: half of what FP16 holds
 _EXPONENTS = (-20, 8)  # of the scale of a weight: its largest code is an FP16 number
 _MOST_HALF = 65504.0
 
@@ -192,7 +192,7 @@ def _common(
     if not 0 < largest < math.inf:
         return None
     most = min(_EXPONENTS[1], math.floor(math.log2(_MOST_HALF / row.largest)))
-    exponent = min(math.floor(math.log2(_LARGEST / largest)), most)
+    exponent = min(math.floor(math.log2(LARGEST_SUM / largest)), most)
     return np.float32(math.ldexp(1.0, exponent)) if exponent >= _EXPONENTS[0] else None
 
 

@@ -21,6 +21,7 @@ from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.sample_pass import pass_samples
 from qdqtool.simulation.picked_rows import PickedRows, in_order, picked_rows
+from qdqtool.simulation.weight_values import with_weight_values
 
 Float32 = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -96,7 +97,7 @@ class OutputReference:
 
     def loss(self, model: Model) -> float:
         """What a form of the model loses; see `loss_of`."""
-        ready = ObservableModel(model, self.provider, self.where)
+        ready = with_weight_values(model, self.provider, self.where)
         if sum(array.nbytes for array in ready.stripped[1].values()) <= _LARGE_BYTES:
             activations = OrtActivations.of(ready, ready.chosen(self.outputs), few_runs=True)
             return self.loss_of(_outputs(activations, self.samples, self.outputs))

@@ -30,6 +30,7 @@ from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.runtime.sample_pass import pass_samples
+from qdqtool.simulation.weight_values import with_weight_values
 
 SAMPLES = 4  # that are run with roundings
 MOST_ISLANDS = 32
@@ -58,7 +59,7 @@ class TypedModel:
 
     def observable(self, form: Model) -> ObservableModel:
         """A form of the model made ready for onnxruntime."""
-        return ObservableModel(form, self.provider, self.where)
+        return with_weight_values(form, self.provider, self.where)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,18 @@ by other rules, undo them from the last to the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdqtool.display import counted
+from qdqtool.graph.edit import traced_rule
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
-from qdqtool.match.common_scale import placed_factors
-from qdqtool.match.late_bias import placed_biases
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.match.common_scale import COMMON_SCALE, LARGEST_SUM, placed_factors
+from qdqtool.match.late_bias import LATE_BIAS, placed_biases
 from qdqtool.passes.common_scale import place_common_scales, restore_scales
 from qdqtool.passes.late_bias import place_late_biases, restore_biases
-from qdqtool.passes.stacked_concat import placed_stacks, restore_concats, stack_concats
+from qdqtool.passes.stacked_concat import STACKED, placed_stacks, restore_concats, stack_concats
+from qdqtool.precision.value_ranges import ValueRange, ValueRanges
 from qdqtool.rulebook import RuleBook
 
 
@@ -117,3 +119,39 @@ def without_rewrites(model: Model) -> Model:
     plain = model.copy()
     undo_rewrites(plain)
     return plain
+
+
+def rewritten_ranges(view: GraphView, ranges: ValueRanges) -> ValueRanges:
+    """The ranges of a rewritten Q/DQ graph, from those of the graph before: data need not run again for them.
+
+    What a rewrite puts behind has the values of before under their names. Before a bias, they are shifted; what a
+    common scale multiplies is bounded by the scale itself.
+    """
+    found = dict(ranges.tensors)
+    for node in reversed(view.nodes):
+        rule, made = traced_rule(node), found.get(node.key)
+        if made is None:
+            continue
+        if node.op == "Add" and rule in (COMMON_SCALE, LATE_BIAS):
+            bias = view.array(node.inputs[1])
+            if bias is not None:
+                low, high = made.low - float(bias.max(initial=0)), made.high - float(bias.min(initial=0))
+                _spread(view, node, replace(made, low=low, high=high, mean=None, smallest=None), found)
+        elif node.op == "Mul" and rule == COMMON_SCALE:
+            bound = ValueRange(-LARGEST_SUM, LARGEST_SUM, certain=True, elements=made.elements)
+            _spread(view, node, bound, found)
+        elif node.op == "Reshape" and rule == STACKED:
+            _spread(view, node, made, found)
+            for name in view.producers[node.inputs[0]].inputs:
+                source = found.get(view.producers[name].inputs[0]) if name in view.producers else None
+                found.update({name: source} if source is not None else {})
+    return replace(ranges, tensors=found)
+
+
+def _spread(view: GraphView, node: Node, values: ValueRange, found: dict[str, ValueRange]) -> None:
+    """Give what a node reads a range, and what moves there from its maker on."""
+    name = node.inputs[0]
+    found[name] = values
+    while (maker := view.producers.get(name)) is not None and maker.op in ("Transpose", "Reshape"):
+        name = maker.inputs[0]
+        found[name] = values

@@ -104,7 +104,7 @@ def _range(needs: Requirements, node: Node) -> FloatReason | None:
         values = needs.range_of(name)
         if values is None:
             return FloatReason("range", f"nothing is known of the values of {name}")
-        margin = limits["clipped_safety" if values.clipped else "safety"]
+        margin = 1.0 if values.certain else limits["clipped_safety" if values.clipped else "safety"]
         if values.largest * margin > needs.most:
             seen = "has a clipping value of" if values.clipped else "holds values up to"
             return FloatReason("range", f"{name} {seen} {values.largest:.4g}; {needs.most:g} / {margin:g} is the limit")

@@ -35,6 +35,7 @@ class ValueRange:
         smallest: a lower bound of the magnitudes that are not 0: 0.0 where they lie too close to 0 to tell, None where
             nothing is known.
         clipped: whether the bounds are clipping values, beyond which values may have been seen.
+        certain: whether no data can have values beyond the bounds.
         infinite: whether infinities were seen beside the finite values.
         elements: how many values the tensor has for one sample, on average; None where it is not known.
     """
@@ -44,6 +45,7 @@ class ValueRange:
     mean: float | None = None
     smallest: float | None = None
     clipped: bool = False
+    certain: bool = False
     infinite: bool = False
     elements: int | None = None
 

@@ -43,6 +43,7 @@ from qdqtool.passes.fold_bn import fold_batch_norms
 from qdqtool.passes.fold_constants import fold_constants
 from qdqtool.passes.insert import is_estimated
 from qdqtool.passes.peel import has_qdq
+from qdqtool.passes.rewrites import rewritten_ranges
 from qdqtool.passes.stored_integers import store_integers
 from qdqtool.passes.typed_pairs import PlannedModel
 from qdqtool.precision.rest import HALF, RestType, rest_type
@@ -205,8 +206,9 @@ def insert(
     overwrites = _better_there(target) if fresh else ""
     measured = scaled.measured
     run = data_run(opened, data, options.data_options, options.calibration)
-    if run is not None:  # rewrites add tensors whose ranges nobody counted
-        run = replace(run, ranges=None if quantized.notes else measured.ranges, reference=measured.reference)
+    if run is not None:
+        known = None if measured.ranges is None else rewritten_ranges(quantized.model.view, measured.ranges)
+        run = replace(run, ranges=known, reference=measured.reference)
     typed = choose_rest(quantized.model, rest, scaled.known, run)
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
     lost, costs = judge_typed(quantized.model, typed, form, measured, builder)

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
 from qdqtool import insert
+from qdqtool.calibration.engine import observe_ranges
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
-from qdqtool.passes.rewrites import REWRITES, apply_rewrites, undo_rewrites, without_rewrites
+from qdqtool.passes.rewrites import REWRITES, apply_rewrites, rewritten_ranges, undo_rewrites, without_rewrites
 from qdqtool.rulebook import load_rules
+from qdqtool.verbs import typed_rest
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of
 
@@ -65,3 +68,29 @@ def test_those_that_change_pairs_are_undone_alone(paired: onnx.ModelProto) -> No
     undo_rewrites(Model(paired), changing_pairs=True)
     left = [bool(count) for count in places(paired)]
     assert left == [not rewrite.changes_pairs for rewrite in REWRITES]
+
+
+def test_ranges_from_before_hold_what_a_rewritten_graph_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    model = model_of(NET, 17)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            value = draw.normal(size=tuple(tensor.dims)) * 4
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value.astype(np.float32), tensor.name))
+    data = [{one.name: draw.normal(size=[s.dim_value for s in one.type.tensor_type.shape.dim]).astype(np.float32) for one in model.graph.input}]  # fmt: skip # noqa: E501
+    plan = PlanOptions("rtx", heads=("^z$",), float_heads="none")
+    paired = insert(model, data=data, options=InsertOptions(plan=plan, rest="fp32", keep_float=0)).model
+    undo_rewrites(Model(paired))
+    before = observe_ranges(Model(paired), data)
+    assert len(apply_rewrites(Model(paired), load_rules("rtx"), half=True)) == len(REWRITES)
+    view = Model(paired).view
+    derived, seen = rewritten_ranges(view, before), observe_ranges(Model(paired), data).tensors
+    assert set(seen) > set(before.tensors)
+    for name, one in seen.items():
+        known = derived.of(view, name)
+        assert known is not None, name
+        assert known.low <= one.low + 1e-4 and one.high - 1e-4 <= known.high, name
+    assert any(one.certain for one in derived.tensors.values())
+    monkeypatch.setattr(typed_rest, "observe_ranges", lambda *_: pytest.fail("the data are walked again"))
+    typed = insert(model, data=data, options=InsertOptions(plan=plan, rest="fp16", keep_float=0))
+    assert typed.rest is not None and typed.rest.choice.half
