@@ -72,6 +72,7 @@ def calibrate(
     if options is not None and options.method:
         parse_method(options.method)  # a slip here is reported before a large model is read
     opened = open_fp32(model)
+    digest = opened.sha256 or ""
     require_finite(opened.view)
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
@@ -79,7 +80,7 @@ def calibrate(
     options = replace(with_method(options, default_method(opened.proto, once=loader.once)), where=opened.name)
     table = calibrate_scales(opened, loader, options)
     release_freed_memory()
-    return replace(table, provenance=replace(table.provenance, model_sha256=opened.sha256 or ""))
+    return replace(table, provenance=replace(table.provenance, model_sha256=digest))
 
 
 @dataclass(frozen=True)

@@ -49,11 +49,12 @@ def calibrate_shard(
     options = with_method(options)
     mergeable_method(options.method)
     opened = open_fp32(model)
+    digest = opened.sha256 or ""
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, data_options or DataOptions(), known, anew=True)
     loader = open_loader(data, inputs_of(opened.proto.graph), reading)
     state = count_batches(opened, loader, replace(options, where=opened.name), shard=shard)
-    return replace(state, provenance=replace(state.provenance, model_sha256=opened.sha256 or ""))
+    return replace(state, provenance=replace(state.provenance, model_sha256=digest))
 
 
 def merge_shards(states: Iterable[State], method: str = "mse", names: Sequence[str] = ()) -> ScaleTable:

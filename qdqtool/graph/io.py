@@ -20,12 +20,11 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.display import ModelT as ModelT
 from qdqtool.errors import QdqError
-from qdqtool.file_digest import sha256_of
 from qdqtool.files import FileSet, joined, refuse_overwrite
 from qdqtool.graph.data_file import WithDataFile
 from qdqtool.graph.model import Kind, Model
 from qdqtool.graph.model_bytes import ModelBytes, whole_model
-from qdqtool.graph.model_file import parse_file
+from qdqtool.graph.model_file import FileVersion, parse_file
 from qdqtool.graph.tensors import external_range, is_external, location_of, stored_type
 from qdqtool.graph.validate import check_structure, tensors_of
 
@@ -108,15 +107,15 @@ def _from_gs(graph: Any) -> onnx.ModelProto:
 
 def _open_path(path: Path) -> Model:
     try:
-        proto, digest = _read(path)
+        proto, version = _read(path)
     except DecodeError:
         raise QdqError(path, "is not ONNX, or is damaged or cut short", "export or copy it again") from None
     check_structure(proto, path, path.parent)
-    return Model(proto, path.parent, "path", path, digest)
+    return Model(proto, path.parent, "path", path, version)
 
 
-def _read(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The model of a file, its large weights left there, and the digest of the file."""
+def _read(path: Path) -> tuple[onnx.ModelProto, FileVersion]:
+    """The model of a file, its large weights left there, and which file that is."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -128,9 +127,7 @@ def _read(path: Path) -> tuple[onnx.ModelProto, str]:
         with path.open("rb") as file:
             _refuse_other_formats(file.read(_CHUNK), path)
             file.seek(0)
-            digest = sha256_of(file)
-            file.seek(0)
-            return parse_file(file, path), digest
+            return parse_file(file, path), FileVersion.of(path, os.fstat(file.fileno()))
     except FileNotFoundError:
         raise QdqError(path, "does not exist", "check the path") from None
     except (OSError, ValueError) as error:

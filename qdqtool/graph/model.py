@@ -10,11 +10,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import onnx
 
+from qdqtool.file_digest import sha256_of
+from qdqtool.graph.model_file import FileVersion
 from qdqtool.graph.tensors import is_external, location_of
 from qdqtool.graph.validate import tensors_of
 from qdqtool.graph.view import GraphView
@@ -38,8 +41,8 @@ class Model:
     kind: Kind = "proto"
     path: Path | None = None
     """The file, for kind "path"."""
-    sha256: str | None = None
-    """Hex digest of the file's bytes (external data not included), for kind "path"."""
+    version: FileVersion | None = None
+    """The file as it was opened, for kind "path"."""
     store: WeightStore | None = None
     """Where edits hold large weights until the model is written; None for the proto (`with_store`)."""
     _derived: dict[Callable[[Model], Any], Any] = field(default_factory=dict, init=False, repr=False)
@@ -58,6 +61,18 @@ class Model:
     def name(self) -> str:
         """What a message calls the model: its path as it was given, else its graph's name."""
         return str(self.path) if self.path is not None else (self.proto.graph.name or "the model")
+
+    @cached_property
+    def sha256(self) -> str | None:
+        """Hex digest of the file's bytes (external data not included), read for it; None for what is no file.
+
+        Raises:
+            QdqError: the file is gone, or is another than the one that was opened.
+        """
+        if self.version is None:
+            return None
+        with self.version.reading() as file:
+            return sha256_of(file)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,7 +36,7 @@ UNREAD = _KEY.encode()
 
 
 @dataclass(frozen=True)
-class _Version:
+class FileVersion:
     """A file as it was when it was opened."""
 
     path: Path
@@ -43,13 +45,33 @@ class _Version:
     number: tuple[int, int]  # device and inode
 
     @classmethod
-    def of(cls, path: Path, status: os.stat_result) -> _Version:
-        return cls(path, status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
+    def of(cls, path: Path, status: os.stat_result) -> FileVersion:
+        """The file as it is now."""
+        return cls(path.absolute(), status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
+
+    @contextmanager
+    def reading(self) -> Iterator[BinaryIO]:
+        """The file, open.
+
+        Raises:
+            QdqError: it is gone, or is another than it was; or what reads it fails.
+        """
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                if FileVersion.of(self.path, os.fstat(file.fileno())) != self:
+                    raise self.changed()
+                yield file
+        except OSError as error:
+            raise QdqError(self.path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
+
+    def changed(self) -> QdqError:
+        """The error that says so."""
+        return QdqError(self.path, "was changed while it was read", "run it again, and leave the file in place")
 
 
 # By names that nobody can guess, so that no model can make this process read a file of its choice. A number is the
 # descriptor of a temporary file of this process, which has no other name.
-_OPENED: dict[str, _Version | int] = {}
+_OPENED: dict[str, FileVersion | int] = {}
 
 
 def own_file(number: int) -> str:
@@ -113,15 +135,11 @@ def read_bytes(tensor: TensorProto) -> bytes:
     begin, length = (int(entry.value) for entry in tensor.external_data[1:3])
     if isinstance(opened, int):
         return os.pread(opened, length, begin)
-    try:
-        with opened.path.open("rb", buffering=0) as file:
-            now = _Version.of(opened.path, os.fstat(file.fileno()))
-            file.seek(begin)
-            data = file.read(length) if now == opened else b""
-    except OSError as error:
-        raise QdqError(opened.path, f"cannot be read any more ({error.strerror})", "leave it in place") from error
+    with opened.reading() as file:
+        file.seek(begin)
+        data = file.read(length)
     if len(data) != length:
-        raise QdqError(opened.path, "was changed while it was read", "run it again, and leave the file in place")
+        raise opened.changed()
     return data
 
 
@@ -166,7 +184,7 @@ def _without_weights(file: BinaryIO, path: Path) -> bytes:
         if not parts:
             raise NotPlainError
         graph = b"".join([*parts, data[kept : graphs[0].end]])
-        _OPENED[token] = _Version.of(path.absolute(), os.fstat(file.fileno()))
+        _OPENED[token] = FileVersion.of(path, os.fstat(file.fileno()))
         return b"".join([data[: graphs[0].tag], framed(_GRAPH, graph), data[graphs[0].end :]])
 
 

@@ -145,7 +145,7 @@ class CostBuilder:
             raise QdqError("--build", "engines are built for the target rtx only", "add --target rtx, or leave it out")
         self._library = library or require_library()
         if opened.proto.functions:  # inlined as in the Q/DQ model, so that products are counted and typed alike
-            opened = replace(opened, proto=copy_of(opened.proto), kind="proto", path=None, sha256=None)
+            opened = replace(opened, proto=copy_of(opened.proto), kind="proto", path=None, version=None)
             inline_products(opened)
         self._opened, self._plan = opened, plan
         self._plain: PlainModel | None = None
@@ -181,7 +181,7 @@ class CostBuilder:
         return found
 
     def _cost_of(self, model: Model) -> EngineCost:
-        return self._cost(replace(model, kind="proto", path=None, sha256=None))
+        return self._cost(replace(model, kind="proto", path=None, version=None))
 
     def _cost(self, opened: Model) -> EngineCost:
         return cost_of(build_opened(opened, RtxBuildOptions(), self._library))

@@ -134,9 +134,18 @@ def _with_float_heads(job: PtqJob, made: Made, rules: RuleBook) -> CacheJob:
 
 @dataclass(frozen=True)
 class PtqJob:
-    """A model that may be calibrated, and the back end that does it."""
+    """A model that may be calibrated, and the back end that does it.
+
+    Attributes:
+        opened: the model.
+        sha256: of its file, which may be another once the work is done; None where there is none.
+        options: of the verb.
+        request: what the back end is asked for.
+        backend: of scales.
+    """
 
     opened: Model
+    sha256: str | None
     options: PtqOptions
     request: Request
     backend: Backend
@@ -176,7 +185,7 @@ def open_job(model: ModelSource, options: PtqOptions) -> PtqJob:
     backend.check(request)
     if options.target == "dla" and options.backend == "embedded":
         check_all_in_reach(opened, opened.name)
-    return PtqJob(opened, options, request, backend)
+    return PtqJob(opened, opened.sha256, options, request, backend)
 
 
 def open_data(job: PtqJob, data: Data | DataLoader) -> DataLoader:
@@ -247,7 +256,7 @@ def _facts(job: PtqJob, made: Made) -> dict[str, Any]:
     return {
         "verb": "ptq",
         "header": made.cache.header,
-        "model": {"sha256": job.opened.sha256},
+        "model": {"sha256": job.sha256},
         "data": run.data,
         "options": {**asked, "method": run.method, "samples": run.samples},
         "tensors": tensor_facts(made.table.scales, made.before),

@@ -179,6 +179,7 @@ class _Deployment:
         commands: CommandLine,
     ) -> None:
         self._opened, self._target, self._options = opened, target, options
+        self._sha256 = opened.sha256  # now: the file may be another once the work is done
         self._work, self._beat = work, beat
         beat.begin("splitting the data")
         inputs = inputs_of(opened.proto.graph)
@@ -428,7 +429,7 @@ class _Deployment:
         """What deploy.json says of the model, the place, the candidates and the kept one."""
         options, place = self._options, self._target.place
         return {
-            "model": {"name": self._job.model.name, "sha256": self._opened.sha256},
+            "model": {"name": self._job.model.name, "sha256": self._sha256},
             "for": options.place,
             "board": None if place.board is None else place.board.title,
             "platform": place.platform or None,
