@@ -36,10 +36,14 @@ Float32 = npt.NDArray[np.float32]
 # Multiply-adds of a sample, and what each weight is rounded with: a network of more makes `insert` wait as long as
 # `condition` takes. Up to here that is one or two seconds.
 MOST_WORK, _ROUNDINGS = 1_000_000_000, 32
+_WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
 
 
 def advice(model: Model, loader: DataLoader, plan: PlanOptions) -> tuple[ErrorPrediction, ErrorPrediction] | None:
-    """What equalizing and smoothing would win, predicted without an edit: without them, with them."""
+    """What equalizing and smoothing would win, predicted without an edit: without them, with them.
+
+    None where that is too little to be worth a word, or the outputs of what was not counted do not gain.
+    """
     context = look(model, plan)
     samples = SingleSamples(loader, loader.inputs)
     first = next(iter(samples))
@@ -49,11 +53,13 @@ def advice(model: Model, loader: DataLoader, plan: PlanOptions) -> tuple[ErrorPr
     classes = find_classes(context, first)
     state = ClassState(context, classes, count_classes(context, classes, held))
     trial = _Trial.of(state)
-    if trial is None or not trial.gains(held.samples):
+    if trial is None:
         return None
     before = predict([(one.family, np.ones(one.classes.size, np.float32)) for one in state.counted.families])
     after = predict(trial.divided)
-    return None if before is None or after is None else (before, after)
+    if before is None or after is None or after.worst - before.worst < _WORTH:
+        return None
+    return (before, after) if trial.gains(held.samples) else None
 
 
 def work_of(context: ConditionContext, first: Batch) -> int:

@@ -34,7 +34,6 @@ ADVICE_SAMPLES = 8
 _UNIFORM = ("clip",)  # steps for codes that lie at equal distances
 _ONE_SCALE = ("equalize", "smooth", "shift", "clip", "correct")  # steps for one scale per tensor or channel
 PEEL_FIRST = "peel the model first, as --condition edits models without Q/DQ"
-_WORTH = 2.0  # dB of the operator that loses most, from which conditioning is worth a word
 
 
 def condition_first(
@@ -124,7 +123,7 @@ def advice_for(model: Model, loader: DataLoader, plan: PlanOptions, *, had_pairs
         found = advice(model, few, plan)
     except QdqError:  # what stands in its way is for `condition` to tell
         return []
-    if found is None or found[1].worst - found[0].worst < _WORTH:
+    if found is None:
         return []
     before, after = found
     rise = f"from {before.worst:.1f} to {after.worst:.1f} dB"

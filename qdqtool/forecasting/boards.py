@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from qdqtool.display import named
 from qdqtool.errors import QdqError
-from qdqtool.forecasting.devices import MODE, Device, known_devices, load_device
+from qdqtool.forecasting.devices import MODE, Device, device_rules, known_devices, load_device
 from qdqtool.formats import MIXED, NumberFormat, formats_of, number_formats
-from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.rule_files import common_words, rules_folder
 from qdqtool.trtversion import RELEASES, TrtVersion, in_range, parse
@@ -151,8 +150,7 @@ def known_boards() -> tuple[Board, ...]:
     Raises:
         QdqError: a row that is not of the schema.
     """
-    path = rules_folder() / "devices.toml"
-    return tuple(_board(entry) for entry in read_toml(path, RULES)["board"])
+    return tuple(_board(entry) for entry in device_rules(rules_folder())["board"])
 
 
 @functools.cache
@@ -209,11 +207,15 @@ def _board(entry: Mapping[str, Any]) -> Board:
 
 def _board_of(name: str) -> Board | None:
     """The board of a name; a size of memory at its end, such as 16gb, makes no difference here."""
-    for wanted in filter(None, (_plain(name), _plain(_MEMORY.sub("", name.strip())))):
-        for board in known_boards():
-            if wanted in {_plain(one) for one in (board.name, *board.aliases, board.title)}:
-                return board
-    return None
+    known = _spellings()
+    return known.get(_plain(name)) or known.get(_plain(_MEMORY.sub("", name.strip())))
+
+
+@functools.cache
+def _spellings() -> Mapping[str, Board]:
+    """Boards by their names, aliases and titles as they are compared; the first row of a spelling has it."""
+    boards = reversed(known_boards())
+    return {_plain(one): board for board in boards for one in (board.name, *board.aliases, board.title)}
 
 
 def _plain(name: str) -> str:

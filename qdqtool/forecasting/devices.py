@@ -91,7 +91,7 @@ class CostConstants:
 
 def known_devices() -> tuple[str, ...]:
     """The names of the devices of rules/devices.toml."""
-    return tuple(entry["name"] for entry in _document(rules_folder())["device"])
+    return tuple(entry["name"] for entry in device_rules(rules_folder())["device"])
 
 
 def load_device(name: str | None = None, folder: Path | None = None) -> Device:
@@ -100,7 +100,7 @@ def load_device(name: str | None = None, folder: Path | None = None) -> Device:
     Raises:
         QdqError: no such device, or no such power mode; the known ones are named.
     """
-    document = _document(folder or rules_folder())
+    document = device_rules(folder or rules_folder())
     known = {entry["name"]: entry for entry in document["device"]}
     wanted, _, mode = (name or document["default"]).partition(MODE)
     entry = known.get(wanted)
@@ -125,10 +125,11 @@ def load_device(name: str | None = None, folder: Path | None = None) -> Device:
 @functools.lru_cache(maxsize=4)
 def load_constants(folder: Path | None = None) -> CostConstants:
     """The constants of rules/devices.toml."""
-    values = {one["name"]: float(one["value"]) for one in _document(folder or rules_folder())["constant"]}
+    values = {one["name"]: float(one["value"]) for one in device_rules(folder or rules_folder())["constant"]}
     return CostConstants(**{one.name: values[one.name] for one in fields(CostConstants)})
 
 
 @functools.lru_cache(maxsize=4)
-def _document(folder: Path) -> Mapping[str, Any]:
+def device_rules(folder: Path) -> Mapping[str, Any]:
+    """The rows of a folder's devices.toml."""
     return read_toml(folder / "devices.toml", RULES)
