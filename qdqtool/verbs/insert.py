@@ -20,7 +20,7 @@ from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.forecasting.boards import require_format
-from qdqtool.forecasting.model_layers import layers_in
+from qdqtool.forecasting.model_layers import predict_engine
 from qdqtool.formats import MIXED, NumberFormat, formats_of
 from qdqtool.graph.edit import edits_of
 from qdqtool.graph.finite_constants import require_finite
@@ -53,7 +53,7 @@ from qdqtool.quantizing.plan import estimate_points, plan_pairs, settle
 from qdqtool.quantizing.prepare import prepare
 from qdqtool.scales import ScaleTable, load_table
 from qdqtool.verbs.insert_costs import CostBuilder
-from qdqtool.verbs.insert_float_costs import float_cost_notes
+from qdqtool.verbs.insert_float_costs import bytes_in_codes, float_cost_notes
 from qdqtool.verbs.insert_measure import (
     InsertMeasurement,
     judge_typed,
@@ -186,11 +186,11 @@ def insert(
         refuse_empty(planned.base.view, scaled.plan, opened.name)
     if builder is not None:
         builder.keep_plain(planned.base, (scaled.stored, scaled.table))
-    costly: list[str] = []
+    costly, in_codes, in_fp16 = list[str](), list[int | None](), None
     if data is not None and not planned.typed:
-        costly = float_cost_notes(planned.base, scaled.plan, options.plan, scaled.table, scaled.stored)
-    on_gpu = options.plan.target in ("gpu", "rtx")
-    in_fp16 = layers_in(planned.base, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
+        in_codes = bytes_in_codes(planned.base, scaled.plan, options.plan, (scaled.stored, scaled.table))
+    if options.plan.target != "dla":
+        in_fp16 = predict_engine(planned.base, options.plan.trt_version, options.plan.target, rest="fp16")
     table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
     placed = place(planned, scaled.plan, table, options.plan, given=given)
     proto = placed.model.proto
@@ -199,8 +199,13 @@ def insert(
     if options.dq_only:
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
-    in_int8 = layers_in(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16") if on_gpu else None
-    slow = "" if rows[1:] else pays_nowhere(in_fp16, in_int8, options.plan.trt_version, rows[0], options.plan.target)
+    slow = ""
+    if in_fp16 is not None:
+        made = predict_engine(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16")
+        if not rows[1:]:
+            slow = pays_nowhere(in_fp16.work, made.work, options.plan.trt_version, rows[0], options.plan.target)
+        if in_codes:
+            costly = float_cost_notes(made.forecast().bytes_moved, in_codes, scaled.plan, options.plan.format)
 
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""
