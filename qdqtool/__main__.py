@@ -19,9 +19,9 @@ def run(*, limited: bool = False) -> None:
     """Run the command line and exit with its code; `limited` as of `main`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell lets us ignore it
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # before and after a command there is nothing to clean up
+    gc.set_threshold(_NEW_OBJECTS, 50, 100)
     from qdqtool.cli.main import main
 
-    gc.set_threshold(_NEW_OBJECTS, 50, 100)
     for name in _BLAS_THREADS:
         os.environ.setdefault(name, "1")
     code = main(sys.argv[1:], limited=limited)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable
@@ -192,6 +193,7 @@ def parse(text: str) -> TrtVersion:
     raise QdqError(_shown(word), "is not a TensorRT version", _TODO)
 
 
+@functools.lru_cache(maxsize=4096)
 def in_range(version: TrtVersion | tuple[int, int, int], spec: str) -> bool:
     """Whether a version, or three numbers of another product, satisfies each clause of a range such as `>=8.0,<11`.
 
