@@ -73,7 +73,7 @@ def _weight_pairs(view: GraphView) -> Iterator[tuple[Pair, NumberFormat]]:
         scale, other = (view.array(node.inputs[1]) for node in pair.nodes)
         if scale is None or other is None or scale.dtype != np.float32 or not np.array_equal(scale, other):
             continue
-        if np.all(scale > 0) and all(row.has_zero_point(view.array(node.inputs[2])) for node in pair.nodes):
+        if np.greater(scale, 0).all() and all(row.has_zero_point(view.array(node.inputs[2])) for node in pair.nodes):
             yield pair, row
 
 
