@@ -76,8 +76,8 @@ def forecast_section(
     cells = [
         [
             Cell(escaped(name)),
-            Cell(f"{half.milliseconds:.3g}", half.milliseconds),
-            Cell(f"{int8.milliseconds:.3g}", int8.milliseconds),
+            Cell(f"{half.milliseconds:.3f}", half.milliseconds),
+            Cell(f"{int8.milliseconds:.3f}", int8.milliseconds),
             Cell(f"{int8.ratio:.2f}x", int8.ratio),
             Cell(f"{int8.ratio_low:.2f} to {int8.ratio_high:.2f}"),
             Cell(escaped(int8.verdict)),
@@ -109,7 +109,7 @@ def _layers(layers: Sequence[tuple[LayerWork, float]], device: str) -> str:
             Cell(_COMPUTES[layer.unit] if layer.products else "–"),
             Cell(f"{layer.moved:,}", layer.moved),
             Cell(share_svg(layer.moved / most_bytes)),
-            Cell(f"{time:.3g}", time),
+            Cell(f"{time:.1f}", time),
             Cell(share_svg(time / most_time)),
         ]
         for layer, time in shown
