@@ -288,7 +288,7 @@ class RunOptions:
         "auto",
         "--reducer",
         "how workers exchange gradients: mpi (mpi4py), torch (torch.distributed), default: the installed one; "
-        "=all-reduce sends less, and its bytes are not those of one worker",
+        "=all-reduce adds gradients among the workers, not on rank 0, and its bytes are not those of one worker",
         choices=get_args(ReducerName),
         group=_HOW,
     )
