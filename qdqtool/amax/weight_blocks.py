@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -174,26 +175,44 @@ def _parts(cut: Float32) -> Iterator[tuple[int, slice]]:
             yield number, slice(begin, begin + _COLUMNS)
 
 
+@cache
+def _upper_half(block: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    return np.triu_indices(block)
+
+
 class Moments:
     """Second moments of what a product reads, block by block; as large however many rows there are.
 
     Attributes:
         rows: how many were counted.
         largest: the largest magnitude of a value in them.
-        sums: float64 [blocks, block, block], the sum of x x'.
     """
 
     def __init__(self, size: int, block: int) -> None:
         """Begin with no rows of `size` values."""
-        self.rows, self.largest, self.sums = 0, np.float32(0), np.zeros((size // block, block, block))
+        self.rows, self.largest, self._block = 0, np.float32(0), block
+        self._halves = np.zeros((size // block, block * (block + 1) // 2))  # of symmetric matrices
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no NaN and no Inf was counted."""
+        return bool(np.isfinite(self._halves).all())
+
+    @property
+    def sums(self) -> Float64:
+        """float64 [blocks, block, block], the sum of x x'."""
+        made = np.empty((len(self._halves), self._block, self._block))
+        rows, columns = _upper_half(self._block)
+        made[:, rows, columns] = made[:, columns, rows] = self._halves
+        return made
 
     def add(self, values: Float32) -> None:
         """Count rows: every axis but the last is one of them."""
-        blocks, block, _ = self.sums.shape
-        rows = values.reshape(-1, blocks, block)
+        blocks, half = len(self._halves), _upper_half(self._block)
+        rows = values.reshape(-1, blocks, self._block)
         for begin in range(0, len(rows), _ROWS):
             for number in range(blocks):
                 part = np.ascontiguousarray(rows[begin : begin + _ROWS, number])
-                self.sums[number] += _product(part.T, part)
+                self._halves[number] += _product(part.T, part)[half]
         self.rows += len(rows)
         self.largest = max(self.largest, np.abs(values).max(initial=0))

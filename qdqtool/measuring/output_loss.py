@@ -6,6 +6,7 @@ A guide for choices on calibration images, not a figure of quality: that takes l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ class OutputReference:
     def loss(self, model: Model) -> float:
         """What a form of the model loses; see `loss_of`."""
         ready = with_weight_values(model, self.provider, self.where)
-        if sum(array.nbytes for array in ready.stripped[1].values()) <= _LARGE_BYTES:
+        if _float_bytes(ready) <= _LARGE_BYTES:
             activations = OrtActivations.of(ready, ready.chosen(self.outputs), few_runs=True)
             return self.loss_of(_outputs(activations, self.samples, self.outputs))
         taken: list[dict[str, Float32]] = [{} for _ in self.samples]
@@ -119,6 +120,14 @@ class OutputReference:
         """The outputs of one sample, rows that a TopK picked in the order of the float model's."""
         ours, theirs = (dict(zip(self.outputs, arrays, strict=True)) for arrays in (wanted, got))
         return list(in_order(self.picked, ours, theirs).values())
+
+
+def _float_bytes(model: ObservableModel) -> int:
+    """What the weights take in a session: codes of fewer bits than 8, and of floats, are dequantized when it starts."""
+    graph, arrays = model.stripped[0].graph, model.stripped[1]
+    codes = (tensor for tensor in graph.initializer if tensor.name not in arrays)
+    dequantized: int = sum(4 * math.prod(one.dims) for one in codes)
+    return dequantized + sum(array.nbytes for array in arrays.values())
 
 
 def comparable_outputs(model: ObservableModel) -> tuple[str, ...]:

@@ -71,12 +71,14 @@ class TypedSearch:
         ranges: by which they were chosen.
         output_loss: at the outputs, 0 to 1; None where there is no float output to compare.
         notes: sentences on what was taken back.
+        forms: the model with the types and that with their roundings, where they were made for the last run.
     """
 
     choice: TypeChoice
     ranges: ValueRanges
     output_loss: float | None
     notes: tuple[str, ...]
+    forms: tuple[Model, Model] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,13 @@ def search_types(
             choice, ranges, None, ("the data can be iterated only once: the types were not tested on them",)
         )
     typed = TypedModel(model, samples, calibration.provider, calibration.where)
-    choice, notes, given = _without_overflow(typed, choice, ranges, () if reference is None else reference.outputs)
+    choice, notes, given, forms = _without_overflow(
+        typed, choice, ranges, () if reference is None else reference.outputs
+    )
     release_freed_memory()
     if max_output_loss is None and not (known.with_loss and comparable_outputs(typed.observable(model))):
         loss = None if reference is None or given is None else reference.loss_of(given)
-        return TypedSearch(choice, ranges, loss, tuple(notes))
+        return TypedSearch(choice, ranges, loss, tuple(notes), forms)
     reference = OutputReference.of(typed.observable(model), samples)
     loss = reference.loss(typed.with_roundings(choice))
     if max_output_loss is not None and loss > max_output_loss:
@@ -147,43 +151,47 @@ def _tells_of_all(ranges: ValueRanges, choice: TypeChoice) -> bool:
 
 
 _Given = list[list[Any]]  # per sample, an array per output
+_Forms = tuple[Model, Model]  # see `TypedSearch`
 
 
 def _without_overflow(
     model: TypedModel, choice: TypeChoice, ranges: ValueRanges, outputs: Sequence[str]
-) -> tuple[TypeChoice, list[str], _Given | None]:
-    """The choice with every operator in FP32 that makes an infinity where FP32 makes none, and what it gives.
+) -> tuple[TypeChoice, list[str], _Given | None, _Forms | None]:
+    """The choice with every operator in FP32 that makes an infinity where FP32 makes none, what it gives, its forms.
 
-    What it gives is None where no outputs are asked for, and where the last round still took operators back.
+    What it gives is None where no outputs are asked for; that and its forms are where the last round still took
+    operators back.
     """
     notes: list[str] = []
     for _ in steps(range(_ROUNDS), "round at most"):
-        found, given = _overflows(model, choice, ranges, outputs)
+        found, given, forms = _overflows(model, choice, ranges, outputs)
         if not found:
-            return choice, notes, given
+            return choice, notes, given, forms
         choice = choice.with_float32(found)
         names = ", ".join(choice.operators[key][0] for key in list(found)[:3])
         notes.append(f"in FP32, since it overflows: {names}")
-    return choice, notes, None
+    return choice, notes, None, None
 
 
 def _overflows(
     model: TypedModel, choice: TypeChoice, ranges: ValueRanges, outputs: Sequence[str]
-) -> tuple[dict[str, FloatReason], _Given | None]:
-    """Operators that make an infinity, and what the model gives at some outputs."""
+) -> tuple[dict[str, FloatReason], _Given | None, _Forms | None]:
+    """Operators that make an infinity, what the model gives at some outputs, and its forms."""
     float32, view = choice.assignment.float32, choice.graph.view
     half = {one.name: one for one in choice.graph.tensors if one.maker is not None and one.maker not in float32}
     infinite: set[str] = set()
     wanted = [name for name in half if not view.is_constant(name)]
     if not wanted:
-        return {}, None
+        return {}, None, None
     given: list[dict[str, Any]] = [{} for _ in model.samples]
 
     def take(at: int, made: Mapping[str, Any]) -> None:
         infinite.update(name for name, array in made.items() if not np.isfinite(array).all())
         given[at].update({name: array for name, array in made.items() if name in outputs})
 
-    runs = model.observable(model.with_roundings(choice))
+    typed = apply_types(model.model, choice.assignment)
+    form = rounded(typed)
+    runs = model.observable(form)
     pass_samples(runs, runs.chosen([*wanted, *outputs]), model.samples, take)
     found = {}
     for name in (one for one in half if one in infinite):
@@ -191,7 +199,7 @@ def _overflows(
         key = half[name].maker
         if key is not None and not (seen is not None and seen.infinite):
             found[key] = FloatReason("overflow", f"{name} overflows when simulated in the 16-bit type")
-    return found, [[made[name] for name in outputs] for made in given] if outputs else None
+    return found, [[made[name] for name in outputs] for made in given] if outputs else None, (typed, form)
 
 
 class _HalfForms:

@@ -68,7 +68,7 @@ def counted_moments(
                     rows = value.T if one.turned else value
                     moments = found.setdefault(one, Moments(rows.shape[-1], one.block))
                     moments.add(np.asarray(rows, np.float32))
-                    if not np.isfinite(moments.sums).all():
+                    if not moments.is_finite:
                         raise QdqError(name, "holds NaN or Inf", "leave that sample out, or look at the weights")
             drawn.advance()
     if not samples:

@@ -68,16 +68,18 @@ def apply_types(model: Model, assignment: TypeAssignment, rounding: Rounding | N
         The typed model, with the record "precision" in its metadata; the same model gives the same bytes.
     """
     made, folder = model.copy(), model.folder
-    twins = _Caster(made, assignment, rounding or (lambda tensor, kind: rounded_tensor(tensor, kind, folder))).run()
+    twins = _Caster(
+        model, made, assignment, rounding or (lambda tensor, kind: rounded_tensor(tensor, kind, folder))
+    ).run()
     store_precision(made.proto, PrecisionRecord(assignment, twins))
     return made
 
 
 class _Caster:
-    """One model that gets its types."""
+    """One model that gets its types: `made`, a copy of `model`, which knows its types already."""
 
-    def __init__(self, model: Model, assignment: TypeAssignment, rounding: Rounding) -> None:
-        self.view = model.view
+    def __init__(self, model: Model, made: Model, assignment: TypeAssignment, rounding: Rounding) -> None:
+        self.view = made.view
         self.types = float_types(model)
         self.rest, self.half_io = assignment.rest, assignment.half_io
         self.opset = opset_of(model.proto) or 1

@@ -218,7 +218,13 @@ def insert(
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
     lost, costs = judge_typed(quantized.model, typed, form, measured, builder)
     return InsertResult(
-        model=give_typed(proto, opened, target, None if typed is None else typed.assignment),
+        model=give_typed(
+            proto,
+            opened,
+            target,
+            None if typed is None else typed.assignment,
+            typed=None if typed is None or typed.forms is None else typed.forms[0],
+        ),
         plan=quantized.plan,
         inserted=quantized.inserted,
         table=scaled.table,

@@ -234,7 +234,8 @@ def judge_typed(
     known = None if typed is None or builder is not None else typed.output_loss
     judged = model if typed is None else typed.apply(model)
     searched = measured.search if measured.same_model and not is_typed(judged) else None
-    lost = None if meter is None else meter.measure(as_run(judged), form, searched, known)
+    run = typed.forms[1] if typed is not None and typed.forms is not None else as_run(judged)
+    lost = None if meter is None else meter.measure(run, form, searched, known)
     return lost, None if builder is None else builder.costs(judged)
 
 

@@ -75,15 +75,17 @@ class TypedRest:
         choice: the type of every operator, and why some stay FP32.
         notes: sentences on what was found when it was run.
         output_loss: what it loses at the outputs, where it was run on the samples of a reference (`DataRun`).
+        forms: the model with the types and that with their roundings, where it was run.
     """
 
     choice: TypeChoice
     notes: tuple[str, ...] = ()
     output_loss: float | None = None
+    forms: tuple[Model, Model] | None = None
 
     def apply(self, model: Model) -> Model:
-        """The model with these types, held in memory."""
-        return apply_types(model, self.assignment)
+        """The model with these types, held in memory; `model` is that of which they were chosen."""
+        return apply_types(model, self.assignment) if self.forms is None else self.forms[0]
 
     @property
     def assignment(self) -> TypeAssignment:
@@ -156,7 +158,7 @@ def choose_rest(model: Model, rest: RestType, table: ScaleTable, run: DataRun | 
 
     known = KnownOutputs(run.ranges, run.reference, with_loss=False)
     found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, observe_ranges, known=known)
-    return TypedRest(found.choice, found.notes, found.output_loss)
+    return TypedRest(found.choice, found.notes, found.output_loss, found.forms)
 
 
 def data_run(opened: Model, data: Data | DataLoader | None, options: DataOptions | None, how: Any) -> DataRun | None:
@@ -174,8 +176,9 @@ def give_typed(
     target: Path | None,
     types: TypeAssignment | None,
     files: FileSet | None = None,
+    typed: Model | None = None,
 ) -> Any:
-    """Write a model with its types, or as it is; gives what `give_back` gives.
+    """Write a model with its types, or as it is; gives what `give_back` gives. `typed` has the types, if it is known.
 
     Constants that lie in external data, in another type than they get, are converted block by block into a data file
     beside the output.
@@ -184,8 +187,9 @@ def give_typed(
     if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
         return give_back(proto, opened, target, files)
     if target is None or not _converts(proto, opened, stored, types):
-        made = proto if types is None else apply_types(replace(opened, proto=proto), types).proto
-        return give_back(made, opened, target, files)
+        if types is not None:
+            proto = (typed or apply_types(replace(opened, proto=proto), types)).proto
+        return give_back(proto, opened, target, files)
     with FileSet(opened.files) if files is None else joined(files) as both:
         name = f"{target.name}.data"
         location = FreshNames(location_of(one, name) for one in stored).unique(name)  # none of the model's own
