@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -126,6 +126,17 @@ def reads_attention(site: MatchSite) -> bool:
         return False
     shares = view.producer(maker.inputs[0])
     return shares is not None and shares.op == "Softmax"
+
+
+@constraint
+def reads_transposed_rows(site: MatchSite) -> bool:
+    """It does not read three axes straight from a Transpose."""
+    index = weight_index(site.view, site.node)
+    maker = None if index is None else site.view.producer(site.node.inputs[1 - index])
+    while maker is not None and maker.op == "Identity":
+        maker = site.view.producer(maker.inputs[0])
+    order = attribute(maker, "perm", ()) if maker is not None and maker.op == "Transpose" else ()
+    return isinstance(order, Sequence) and len(order) == 3
 
 
 @constraint

@@ -85,7 +85,7 @@ TEXT = """g (float[1,4,8,8] x, float[4,4,1,1] wc, float[4] vc, int64[2] ic, floa
  z = Relu(conv)
 }""".replace("float[4,4] m,", "float[4,4] m, float[4,1] c1,")  # fmt: skip
 
-WIDE = """g (float[1,32,8,8] x, float[N,32] rows, float[1,32] row, float[32,1] column) => (float[N,32] z)
+WIDE = """g (float[1,32,8,8] x, float[N,32] rows, float[1,32] row, float[32,1] column, float[1,32,8] cube) => (float[N,32] z)
 <float[32,32,3,3] w3, float[32,32,7,7] w7, float[8,32,1,1] w8, float[32,32] m, float[32,8] n>
 {
  w_conv = Conv(x, w3)
@@ -102,6 +102,9 @@ WIDE = """g (float[1,32,8,8] x, float[N,32] rows, float[1,32] row, float[32,1] c
  w_values_t = Transpose<perm=[0,1]>(w_values)
  w_output = MatMul(w_values_t, m)
  w_of_scores = MatMul(w_scores, m)
+ w_three = Transpose<perm=[0,2,1]>(cube)
+ w_of_three = MatMul(w_three, m)
+ w_of_two = MatMul(w_values_t, m)
  w_packed = MatMul(rows, m)
  w_queries, w_keys = Split<axis=1>(w_packed)
  w_keys_t = Transpose(w_keys)
@@ -116,6 +119,7 @@ CASES = [
     ("narrow_matrix", "w_narrow", "", "", True), ("narrow_matrix", "w_rows", "", "", False),
     ("one_row", "w_row", "", "", True), ("one_row", "w_column", "", "", True), ("one_row", "w_rows", "", "", False),
     ("reads_attention", "w_output", "", "", True), ("reads_attention", "w_of_scores", "", "", False), ("reads_attention", "w_rows", "", "", False),
+    ("reads_transposed_rows", "w_of_three", "", "", True), ("reads_transposed_rows", "w_of_two", "", "", False), ("reads_transposed_rows", "w_rows", "", "", False),
     ("makes_attention_operands", "w_packed", "", "", True), ("makes_attention_operands", "w_rows", "", "", False),
     ("makes_attention_operands", "w_output", "", "", False),
     ("depthwise", "dw", "", "", True), ("depthwise", "conv", "", "", False), ("depthwise", "one_in", "", "", False), ("depthwise", "t", "", "", False),

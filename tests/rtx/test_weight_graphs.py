@@ -22,6 +22,13 @@ def test_a_weight_is_built_into_its_product_where_scales_have_its_type(sm: str) 
     assert layers["attention"] == layers["attention-two-axes"] + 1
 
 
+@pytest.mark.parametrize("sm", SMS)
+def test_a_transpose_of_three_axes_before_the_product_keeps_the_weight_out_of_it(sm: str) -> None:
+    moved = {name: GRAPHS[f"weights/int4-{name}"][sm]["bytes"] for name in ("transposed", "transposed-rows")}
+    others = [GRAPHS[f"weights/int4-transposed-{name}-axes"][sm]["bytes"] for name in ("two", "four")]
+    assert min(moved.values()) > 2 * max(others)  # the whole weight once more, in FP16, written and read
+
+
 def test_nvfp4_is_built_for_sm120_alone_and_a_cast_before_its_blocks_is_a_layer() -> None:
     assert all("fp4_e2m1" in GRAPHS[name][sm]["refused"] for name in BLOCKS for sm in ("86", "89"))
     found = {name.removeprefix("nvfp4/"): GRAPHS[name]["120"] for name in BLOCKS}
@@ -63,6 +70,8 @@ def test_the_output_projection_of_an_attention_keeps_its_weight() -> None:
     assert [point.tensor for point in linear.points] == ["w"]
     assert not behind.points
     assert [one.rule for one in behind.refusals] == ["attention-output-float"]
+    transposed = plan(plain("weights/int4-transposed-fp32"), options)
+    assert [one.rule for one in transposed.refusals] == ["transposed-rows-float"] and not transposed.points
     made = insert(plain("weights/int4-fp32"), options=InsertOptions(options)).model
     assert [node.op_type for node in made.graph.node] == ["DequantizeLinear", "MatMul"]
 

@@ -18,6 +18,11 @@ def _linear(kind: str) -> str:
     return f"g ({kind}[1,64,256] x) => ({kind}[1,64,256] y) {{ y = MatMul(x, w) }}"
 
 
+def _transposed(kind: str, order: str = "0, 2, 1", given: str = "1, 256, 64", made: str = "1, 64, 256") -> str:
+    body = f"t = Transpose<perm = [{order}]>(x) y = MatMul(t, w)"
+    return f"g ({kind}[{given}] x) => ({kind}[{made}] y) {{ {body} }}"
+
+
 def _behind_attention(kind: str, *, axes: int = 3) -> str:
     """The output projection, of three axes or of two."""
     shape = "1, 64, 256" if axes == 3 else "64, 256"
@@ -132,6 +137,11 @@ WEIGHTS = {
     "weights/int4-block-16": _model(_linear("float16"), block=16),
     "weights/int4-one-block": _model(_linear("float16"), block=256),
     "weights/int4-cast-scales": _model(_linear("float16"), scale="float"),
+    "weights/int4-transposed": _model(_transposed("float16")),
+    "weights/int4-transposed-rows": _model(_transposed("float16", "1, 0, 2", "64, 1, 256")),
+    "weights/int4-transposed-two-axes": _model(_transposed("float16", "1, 0", "256, 64", "64, 256")),
+    "weights/int4-transposed-four-axes": _model(_transposed("float16", "0, 2, 3, 1", "1, 256, 8, 8", "1, 8, 8, 256")),
+    "weights/int4-transposed-fp32": _model(_transposed("float"), "float"),
     "weights/int4-attention": _model(_behind_attention("float16")),
     "weights/int4-attention-two-axes": _model(_behind_attention("float16", axes=2)),
     "weights/int4-attention-fp32": _model(_behind_attention("float"), "float"),
