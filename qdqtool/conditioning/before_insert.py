@@ -21,6 +21,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.measuring.auto_scales import source_of
 from qdqtool.measuring.keep_float import Keeping, choose_kept
 from qdqtool.passes.peel import is_plain
+from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.runtime.activations import ObservableModel
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from qdqtool.scales import ScaleTable
 
 ADVICE_SAMPLES = 8
+_NO_EDIT = "conditioning found no edit that reduces the loss"
 _UNIFORM = ("clip",)  # steps for codes that lie at equal distances
 _ONE_SCALE = ("equalize", "smooth", "shift", "clip", "correct")  # steps for one scale per tensor or channel
 PEEL_FIRST = "peel the model first, as --condition edits models without Q/DQ"
@@ -61,6 +63,9 @@ def condition_first(
             raise QdqError(f"--condition {refused[0]}", reason.format(row.title), "leave it out")
         asked = tuple(step for step in asked if step not in unfit)
 
+    if row.blocks and not plan_pairs(opened, plan).points:
+        return [_NO_EDIT], None  # `insert` refuses it, or writes it as it is
+
     def keep(model: Model, table: ScaleTable) -> dict[str, str]:
         source = source_of(ObservableModel(model, how.provider, how.where), loader)
         found.append(choose_kept(keeping, source, table, plan))
@@ -77,7 +82,7 @@ def _summary(done: Conditioned, title: str) -> str:
     """What was done, in a sentence."""
     moved = min((difference.decibel for difference in done.moved.values()), default=0.0)
     if not done.edits:
-        return "conditioning found no edit that reduces the loss"
+        return _NO_EDIT
     cut = done.count("relu6")
     text = f"weights edited first (condition): {len(done.edits) - cut} edits"
     if cut:

@@ -218,7 +218,7 @@ def test_the_scale_behind_a_softmax_is_fixed_where_it_has_a_pair() -> None:
 
 
 def test_an_attention_option_that_is_none_is_refused() -> None:
-    with pytest.raises(QdqError, match=r"--attention: 'some' .*auto or int8 or float"):
+    with pytest.raises(QdqError, match=r"--attention: 'some' .*auto, int8 or float"):
         PlanOptions(attention="some")  # type: ignore[arg-type]
 
 

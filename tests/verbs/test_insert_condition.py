@@ -124,6 +124,8 @@ def test_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search("--condition: .*--data", capsys.readouterr().err)
     assert run(folder, "--condition", "polish") == 2
     assert "--condition polish: " in capsys.readouterr().err
+    assert run(folder, "--condition", "auto", "--format", "int4") == 2
+    assert "INT4 weights are for Gemm and MatMul alone" in capsys.readouterr().err
     assert run(folder, "-o", str(folder / "q.onnx")) == 0
     with pytest.raises(QdqError, match=r"q.onnx: has Q/DQ, .*--condition"):
         insert(str(folder / "q.onnx"), data=str(folder / "d.npz"), options=InsertOptions(condition="auto"))
