@@ -4,7 +4,7 @@
     python -m tests.bench.training_labels cells [--seeds 5] [--steps 80]
     python -m tests.bench.training_labels yolox [--steps 250]
     python -m tests.bench.training_labels classes|half|faces|shapes [--seeds 2] [--steps 80]
-    python -m tests.bench.training_labels losses                          # torch beside this project's packages
+    python -m tests.bench.training_labels losses               # needs torch and torchvision, too
 
 `cells`: the blood-cell detector of `models/`, INT8 by the defaults of `insert`, then trained by `bccd_loss.py` and
 `bccd_targets.py`, and by `--labels` alone, which from the plain model gives the same bytes after the same `insert`;
@@ -16,7 +16,7 @@ label smoothing and in half precision; top-1 on 500 others. `half`: the blood ce
 `faces`: UltraFace (SSD) on 32 photographs; AP50 on 100 others. `shapes`: the bundled DETR on 256 scenes; AP on 500
 others by its own judge.
 
-`losses`: values and gradients of every loss of `box_losses.py` beside PyTorch's autograd; 1 where they differ by more
+`losses`: values and gradients of every loss of `box_losses.py` beside PyTorch and torchvision; 1 where they differ by more
 than 1e-5 of the largest. What was made below `--work` is not made again.
 """
 
@@ -261,13 +261,14 @@ def _qdqtool(*words: object) -> str:
 
 
 def losses() -> int:
-    """Every head of the suite: the loss and its gradients beside PyTorch's; 1 where they differ."""
+    """Every head of the suite: the loss and its gradients beside those of PyTorch and torchvision; 1 where they differ."""
     import torch
+    import torchvision
 
     from tests.training.losses.loss_graphs import gradients_of, outputs_of
     from tests.training.losses.test_box_losses import HEADS, SIZE, WIDE, graph_of
 
-    print(f"PyTorch {torch.__version__}\n\n| head | loss | PyTorch | difference of gradients |\n|---|---|---|---|")
+    print(f"PyTorch {torch.__version__}, torchvision {torchvision.__version__}\n\n| head | loss | PyTorch | difference of gradients |\n|---|---|---|---|")
     off = False
     for name, make in HEADS.items():
         model, _, values = make()
@@ -291,16 +292,12 @@ def _corners(middle: Any, sides: Any) -> Any:
     return torch.cat((middle - sides / 2, middle + sides / 2), -1)
 
 
-def _overlaps(a: Any, b: Any) -> tuple[Any, Any, Any]:
-    """IoU, GIoU and DIoU, box by box (Rezatofighi 2019, Zheng 2020)."""
+def _overlap(a: Any, b: Any) -> Any:
+    """IoU, box by box."""
     import torch
 
     both = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0).prod(-1)
-    union = (a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1) - both
-    sides = torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])
-    far = (((a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]) / 2) ** 2).sum(-1) / (sides**2).sum(-1)
-    iou, hull = both / union, sides.prod(-1)
-    return iou, iou - (hull - union) / hull, iou - far
+    return both / ((a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1) - both)
 
 
 def _places() -> tuple[Any, Any]:
@@ -316,7 +313,7 @@ def _yolox(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
 
     cells, steps = _places()
     rows = v["box"].transpose(1, 2)
-    iou = _overlaps(_corners((rows[..., :2] + cells) * steps, rows[..., 2:].exp() * steps), t["corners"])[0]
+    iou = _overlap(_corners((rows[..., :2] + cells) * steps, rows[..., 2:].exp() * steps), t["corners"])
     matched = t["matched"][..., 0]
     named = entropy(v["named"].transpose(1, 2), t["classes"], reduction="none").sum(-1)
     score = entropy(v["object"][:, 0], matched, reduction="sum")
@@ -326,6 +323,7 @@ def _yolox(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
 def _yolov8(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits as entropy
+    from torchvision.ops import distance_box_iou_loss
 
     quality, bins = t["classes"], None
     if name == "yolov8":
@@ -338,7 +336,7 @@ def _yolov8(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
         away = (bins.softmax(-1) @ torch.arange(16.0)) * steps
         boxes = torch.cat(((cells + 0.5) * steps - away[..., :2], (cells + 0.5) * steps + away[..., 2:]), -1)
     weight, total = quality.sum(-1), quality.sum().clamp(min=1)
-    missed = 7.5 * ((1 - _overlaps(boxes, t["corners"])[2]) * weight).sum()
+    missed = 7.5 * (distance_box_iou_loss(boxes, t["corners"]) * weight).sum()
     missed = missed + 0.5 * entropy(named, quality, reduction="sum")
     if bins is not None:
         missed = missed + 1.5 * (-(bins.log_softmax(-1) * t["bins"]).sum(-1).mean(-1) * weight).sum()
@@ -361,11 +359,9 @@ def _ssd(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
 
 
 def _focal(x: Any, y: Any) -> Any:
-    from torch.nn.functional import binary_cross_entropy_with_logits as entropy
+    from torchvision.ops import sigmoid_focal_loss
 
-    p, counts, y = x.sigmoid(), y >= 0, y.clamp(min=0)
-    each = entropy(x, y, reduction="none") * (p * (1 - y) + (1 - p) * y) ** 2 * (0.25 * y + 0.75 * (1 - y))
-    return (each * counts).sum()
+    return (sigmoid_focal_loss(x, y.clamp(min=0)) * (y >= 0)).sum()  # -1: counts for nothing
 
 
 def _retinanet(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
@@ -383,6 +379,7 @@ def _retinanet(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
 def _detr(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
     import torch
     from torch.nn.functional import cross_entropy
+    from torchvision.ops import generalized_box_iou_loss
 
     boxes, matched = v["raw"].sigmoid(), t["matched"]
     if name == "detr":
@@ -390,7 +387,7 @@ def _detr(v: dict[str, Any], t: dict[str, Any], name: str) -> Any:
         named = cross_entropy(v["logits"].flatten(0, 1), t["classes"].flatten(), weight=weights)
     else:
         named = 2 * _focal(v["logits"], t["classes"]) / matched.sum()
-    over = 1 - _overlaps(_corners(boxes[..., :2], boxes[..., 2:]) * 64, t["corners"])[1]
+    over = generalized_box_iou_loss(_corners(boxes[..., :2], boxes[..., 2:]) * 64, t["corners"])
     missed = 5 * (boxes - t["boxes"]).abs().sum(-1) + 2 * over
     return named + (missed * matched).sum() / matched.sum()
 
