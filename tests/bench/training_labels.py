@@ -268,7 +268,9 @@ def losses() -> int:
     from tests.training.losses.loss_graphs import gradients_of, outputs_of
     from tests.training.losses.test_box_losses import HEADS, SIZE, WIDE, graph_of
 
-    print(f"PyTorch {torch.__version__}, torchvision {torchvision.__version__}\n\n| head | loss | PyTorch | difference of gradients |\n|---|---|---|---|")
+    print(
+        f"PyTorch {torch.__version__}, torchvision {torchvision.__version__}\n\n| head | loss | PyTorch | difference of gradients |\n|---|---|---|---|"
+    )
     off = False
     for name, make in HEADS.items():
         model, _, values = make()
