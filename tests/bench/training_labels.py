@@ -16,8 +16,8 @@ label smoothing and in half precision; top-1 on 500 others. `half`: the blood ce
 `faces`: UltraFace (SSD) on 32 photographs; AP50 on 100 others. `shapes`: the bundled DETR on 256 scenes; AP on 500
 others by its own judge.
 
-`losses`: values and gradients of every loss of `box_losses.py` beside PyTorch and torchvision; 1 where they differ by more
-than 1e-5 of the largest. What was made below `--work` is not made again.
+`losses`: values and gradients of every loss of `box_losses.py` beside PyTorch and torchvision; 1 where they differ by
+more than 1e-5 of the largest. What was made below `--work` is not made again.
 """
 
 from __future__ import annotations
@@ -261,16 +261,15 @@ def _qdqtool(*words: object) -> str:
 
 
 def losses() -> int:
-    """Every head of the suite: the loss and its gradients beside those of PyTorch and torchvision; 1 where they differ."""
+    """Every head of the suite: the loss and its gradients beside PyTorch and torchvision; 1 where they differ."""
     import torch
     import torchvision
 
     from tests.training.losses.loss_graphs import gradients_of, outputs_of
     from tests.training.losses.test_box_losses import HEADS, SIZE, WIDE, graph_of
 
-    print(
-        f"PyTorch {torch.__version__}, torchvision {torchvision.__version__}\n\n| head | loss | PyTorch | difference of gradients |\n|---|---|---|---|"
-    )
+    print(f"PyTorch {torch.__version__}, torchvision {torchvision.__version__}\n")
+    print("| head | loss | PyTorch | difference of gradients |\n|---|---|---|---|")
     off = False
     for name, make in HEADS.items():
         model, _, values = make()
