@@ -99,9 +99,10 @@ def pays_nowhere(
             return ""
     if not ratios:
         return ""
-    place = "TensorRT for RTX" if runs is None else runs.platform or f"TensorRT {runs.text}"
     low, high = (pick(ratios, key=ratios.__getitem__) for pick in (min, max))
+    place = "TensorRT for RTX" if runs is None else runs.platform or f"TensorRT {runs.text}"
+    most = f" to {ratios[high]:.2f}x on {high}" if ratios[low] < ratios[high] else ""
     return (
-        f"by forecast {row.title} surely pays on no board known for {place}: {ratios[low]:.2f}x FP16's speed on {low} "
-        f"to {ratios[high]:.2f}x on {high}; qdqtool forecast says why"
+        f"by forecast {row.title} surely pays on no board known for {place}: {ratios[low]:.2f}x FP16's speed on {low}"
+        f"{most}; qdqtool forecast says why"
     )
