@@ -27,6 +27,7 @@ from qdqtool.precision.reasons import FloatReason
 from qdqtool.precision.rounded import rounded
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.progress import steps
+from qdqtool.rule_files import operator_set
 from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.memory import release_freed_memory
 from qdqtool.runtime.sample_pass import pass_samples
@@ -183,6 +184,9 @@ def _overflows(
     wanted = [name for name in half if not view.is_constant(name)]
     if not wanted:
         return {}, None, None
+    movers = (view.producers[name] for name in wanted)
+    moved = {node.key: node.inputs[0] for node in movers if node.op in operator_set("rearranging")}
+    moved = {name: source for name, source in moved.items() if source in half}  # with the same values
     given: list[dict[str, Any]] = [{} for _ in model.samples]
 
     def take(at: int, made: Mapping[str, Any]) -> None:
@@ -192,7 +196,10 @@ def _overflows(
     typed = apply_types(model.model, choice.assignment)
     form = rounded(typed)
     runs = model.observable(form)
-    pass_samples(runs, runs.chosen([*wanted, *outputs]), model.samples, take)
+    pass_samples(runs, runs.chosen([*(set(wanted) - moved.keys()), *outputs]), model.samples, take)
+    for name in wanted:
+        if moved.get(name) in infinite:
+            infinite.add(name)
     found = {}
     for name in (one for one in half if one in infinite):
         seen = ranges.of(view, name)

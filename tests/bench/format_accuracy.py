@@ -34,6 +34,8 @@ RUNS: dict[str, tuple[dict[str, Any], str, Any, str]] = {
     "INT8, nothing kept": ({}, "", 0, ""),
     "FP8": ({"format": "fp8"}, "", "auto", ""),
     "FP8, nothing kept": ({"format": "fp8"}, "", 0, ""),
+    "FP8, --condition auto": ({"format": "fp8"}, "", "auto", "auto"),
+    "FP8, --condition shift,correct": ({"format": "fp8"}, "", "auto", "shift,correct"),
     "FP8, every attention": ({"format": "fp8", "attention": "int8"}, "", 0, ""),
     "FP8, 99.99 % of values": ({"format": "fp8"}, "percentile=99.99", 0, ""),
     "FP8, 99.9 % of values": ({"format": "fp8"}, "percentile=99.9", 0, ""),
