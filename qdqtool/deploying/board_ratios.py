@@ -103,6 +103,6 @@ def pays_nowhere(
     place = "TensorRT for RTX" if runs is None else runs.platform or f"TensorRT {runs.text}"
     most = f" to {ratios[high]:.2f}x on {high}" if ratios[low] < ratios[high] else ""
     return (
-        f"by forecast {row.title} surely pays on no board known for {place}: {ratios[low]:.2f}x FP16's speed on {low}"
-        f"{most}; qdqtool forecast says why"
+        f"by forecast no board known for {place} is surely faster in {row.title}: "
+        f"{ratios[low]:.2f}x FP16's speed on {low}{most}; qdqtool forecast says why"
     )

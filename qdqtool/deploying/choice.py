@@ -376,7 +376,10 @@ def _why_int8(
         return _why_held(kept, nearest)
     if kept is best:
         least = min(one.loss for one in alike)
-        return f"the nearest to FP32 of those in {kinds} whose loss equals their least one within noise ({least:.4f})"
+        return (
+            f"of those in {kinds} that no other beats and whose loss equals their least one within noise "
+            f"({least:.4f}), the nearest to FP32"
+        )
     timed = "cheapest" if kept.cost.microseconds is None else "fastest"
     return f"the {timed} in {kinds} of those that are as good as {best.name}, {_what_is_best(kept, best)}"
 

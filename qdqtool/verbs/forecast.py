@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,8 +135,12 @@ class ForecastResult(Displayed):
     notes: tuple[str, ...]
 
     def headline(self) -> str:
-        """The verdict of the first board."""
-        return f"{self.model}: {self.boards[0].sentence}"
+        """The verdict of the one board, or how many boards should use which format."""
+        if len(self.boards) == 1:
+            return f"{self.model}: {self.boards[0].sentence}"
+        uses = Counter(one.use for one in self.boards)
+        words = ", ".join(f"{name.upper()} on {count}" for name, count in uses.most_common())
+        return f"{self.model}: on {len(self.boards)} boards, use {words}"
 
     def rows(self) -> Cells:
         """One row for each board, batch and format."""

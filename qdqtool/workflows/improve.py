@@ -304,11 +304,12 @@ class _Improvement:
         self._beat.begin(f"{candidate.name}: measuring for the report")
         count, title, labeled, fp32 = judge.count, judge.title, judge.labeled, judge.reference.whole.figure.value
         loss = self._loss_of_choosing(best)
-        word = self._word(best, loss)
+        word, told_by = self._word(best, loss)
         if self._options.eval_data is not None:
             report = self._judges.to_report(self._splits[_ALL].report)
             judgment = report.judgment(target_of_candidate(candidate, made, self._target))
             loss, word = loss_between(report.reference, judgment.figure), report.word(judgment)
+            told_by = ""
             count, title, labeled = report.count, report.chosen.task.title, report.chosen.labeled
             fp32 = report.reference.value
             if title != judge.title:
@@ -348,18 +349,23 @@ class _Improvement:
             meets and is_shown(loss, self._most, count),
             judge.beside,
             word=word,
+            told_by=told_by,
             independent=self._options.eval_data is not None,
             causes=self._causes,
             fp32=fp32 if labeled else None,
         )
 
-    def _word(self, best: _Tried, loss: Figure) -> Word:
-        """How much is lost; of classes without labels by the outputs, as agreement falls sooner than accuracy."""
+    def _word(self, best: _Tried, loss: Figure) -> tuple[Word, str]:
+        """How much is lost, and by what; "" for the metric.
+
+        Of classes without labels it is told by the outputs, as agreement falls sooner than accuracy.
+        """
         reference, found = self._judge.reference.whole, best.figures.whole
         beside = reference.beside, found.beside
         if self._judge.labeled or reference.figure.metric in WITHOUT_LABELS or beside[0] is None or beside[1] is None:
-            return word_of(reference.figure.metric, loss, reference.figure.value)
-        return word_of(beside[0].metric, loss_between(beside[0], beside[1]), beside[0].value)
+            return word_of(reference.figure.metric, loss, reference.figure.value), ""
+        word = word_of(beside[0].metric, loss_between(beside[0], beside[1]), beside[0].value)
+        return word, self._judge.beside
 
     def _whole(self, name: str) -> ResampledFigure:
         return self._tried[name].figures.whole.figure

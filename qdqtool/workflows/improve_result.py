@@ -61,6 +61,7 @@ class ImproveResult(Displayed):
         shown: whether the samples show that the loss lies within `max_loss`, with 95 %.
         beside: what candidates were measured by beside the metric; "" where nothing was.
         word: how much `loss` is, as `evaluation/loss_scale.py` has it.
+        told_by: the measure that tells it; "" for the metric.
         independent: whether `loss` is of separate data.
         causes: why the model as given loses; None where that could not be measured.
         fp32: what FP32 has of the task's own metric where `loss` was measured; None without labels.
@@ -88,6 +89,7 @@ class ImproveResult(Displayed):
     shown: bool = False
     beside: str = ""
     word: Word = ""
+    told_by: str = ""
     independent: bool = False
     causes: LossCauses | None = None
     fp32: float | None = None
@@ -112,7 +114,8 @@ class ImproveResult(Displayed):
             *self._reasons(),
         ]
         where = "separate samples" if self.independent else "samples that did not choose it"
-        lines.append(f"on {where}: {self.format_loss()}; {sentence_of(self.word, self.loss, self.fp32)}")
+        told_by = f"by {self.told_by}, " if self.told_by and self.word else ""
+        lines.append(f"on {where}: {self.format_loss()}; {told_by}{sentence_of(self.word, self.loss, self.fp32)}")
         if self.meets and not self.shown:
             lines.append(f"within --max-loss {self.max_loss:g}, but {self._not_shown()}")
         if self.reference_warning:

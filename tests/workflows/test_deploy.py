@@ -185,7 +185,7 @@ def test_what_is_told_is_in_the_json_and_on_the_screen(here: Path) -> None:
     assert [line.split()[0] for line in table[:4]] == ["insert-auto", "insert-entropy", "fp16", "as-is"]
     assert written[0].startswith(f"kept {result.chosen.name}: ") and "without labels: agreement" in written[2]
     text = "\n".join(result.summary())
-    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: the " in text
+    assert "for any GPU: TensorRT 8.6.1" in text and f"kept {result.chosen.name}: " in text
     assert "6 samples for the report" in text
     assert repr(result).startswith("<DeployResult: ")
 
