@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
 from qdqtool.cli.declared import add_options, options_from
-from qdqtool.cli.next_steps import data_words, improved, repair
+from qdqtool.cli.next_steps import data_words, improved, known_preprocess_words, repair
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.command_lines import command, file_word, next_line, output_beside
 from qdqtool.display import counted
@@ -151,7 +151,7 @@ def _remedy(cause: Cause, args: argparse.Namespace) -> list[str]:
     """The commands that do away with a cause."""
     output = output_beside(Path(args.model), "mended")[-1].removeprefix("-o=")
     target = [] if args.target == "gpu" else ["--target", args.target]
-    commands = cause.commands(file_word(args.model), output, data_words(args))
+    commands = cause.commands(file_word(args.model), output, [*data_words(args), *known_preprocess_words(args)])
     commands[-1][-2:-2] = [*target, *([] if args.trt_version is None else ["--trt-version", args.trt_version])]
     return [next_line(command(*words)) for words in commands]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.next_steps import data_words, without_option
+from qdqtool.cli.next_steps import data_words, known_preprocess_words, without_option
 from qdqtool.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
@@ -94,6 +94,7 @@ def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
     peel = command("peel", file_word(source), *words)  # as --requantize takes them out
     same = [word for word in _same(args) if word != "--requantize"]
     same = [file_word(plain) if word == args.model else word for word in same]
+    same += known_preprocess_words(args)
     insert = shell_line("qdqtool", *same, "--condition", "auto", *output_beside(written, _WORD))
     return [f"to edit its weights, take its Q/DQ out: {peel}", f"then: {insert}"]
 

@@ -54,6 +54,18 @@ def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str
     return words + _given(args, {**defaults_of(DataOptions), **of_runs})
 
 
+def known_preprocess_words(args: argparse.Namespace) -> list[str]:
+    """The preprocessing that the model's file says, for a command on the peeled file, which does not say it."""
+    from qdqtool.data.pixel_arrays import holds_images
+    from qdqtool.evaluation.known_preprocess import known_preprocess
+    from qdqtool.graph.io import open_model
+
+    if args.data is None or args.preprocess is not None or not holds_images(args.data):
+        return []
+    known = known_preprocess(open_model(args.model).proto)
+    return [] if known is None else option("--preprocess", known.spec)
+
+
 def plan_words(args: argparse.Namespace) -> list[str]:
     """The user's options that say where pairs stand: version, rules and heads; names to keep in float go apart."""
     return _given(args, defaults_of(PlanOptions, only=[name for name in PLACEMENT if name != "keep_float"]))

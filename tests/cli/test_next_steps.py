@@ -17,10 +17,16 @@ import pytest
 from qdqtool import command_lines
 from qdqtool.cli import next_steps
 from qdqtool.cli.next_steps import after_finetune
+from qdqtool.data.preprocess import parse_preprocess
+from qdqtool.decisions import Provenance
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure
+from qdqtool.metadata import store_table
+from qdqtool.scales import ScaleTable
 from qdqtool.workflows.judge import Judge
 from tests.cli.command import CommandOutput, run
+from tests.detector_model import write_images
+from tests.graphs import SMALL_NET, model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -257,6 +263,19 @@ def test_names_that_a_shell_or_a_terminal_would_act_on() -> None:
     assert command_lines.shell_line("a\nb\x1b'c\\") == "$'a\\x0ab\\x1b\\x27c\\x5c'"
     assert command_lines.shell_line("\udcff.onnx") == "$'\\xff.onnx'"
     assert command_lines.option("--heads", "-a") == ["--heads=-a"]
+
+
+def test_a_peeled_file_is_calibrated_with_what_the_pairs_were(tmp_path: Path) -> None:
+    """Peel takes the table out, and with it the preprocessing that nobody had to name for the Q/DQ model."""
+    model = model_of(SMALL_NET)
+    store_table(model, ScaleTable(provenance=Provenance(data={"preprocess": "keras"})))
+    onnx.save(model, tmp_path / "q.onnx")
+    images = write_images(tmp_path / "images", 9)
+    given = argparse.Namespace(model=tmp_path / "q.onnx", data=str(images), preprocess=None)
+    flag, spec = next_steps.known_preprocess_words(given)
+    assert flag == "--preprocess" and parse_preprocess(spec) == parse_preprocess("keras")
+    for other in ({"preprocess": "yolox"}, {"data": None}, {"data": str(tmp_path / "d.npz")}):
+        assert next_steps.known_preprocess_words(argparse.Namespace(**{**vars(given), **other})) == []
 
 
 def test_data_of_polygraphy_and_what_is_not_the_default(tmp_path: Path) -> None:
