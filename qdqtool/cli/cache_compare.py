@@ -75,7 +75,10 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
 
 
 def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
-    """What to do about names that the model lacks: give them its names, or calibrate what has no scale."""
+    """What to do about names that the model lacks: give them its names, or calibrate what has no scale.
+
+    A cache without a scale for any tensor of the model is of no use to `graft`.
+    """
     if found.export.shift or found.export.is_proof or not found.unknown or not found.missing:
         return
     new = {old: near for old, near in found.near.items() if "=" not in old}
@@ -85,7 +88,13 @@ def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
         output = option("-o", f"{stem_of(args.cache)}.renamed.cache")
         line = command("cache", "convert", file_word(args.cache), "--to", "trt", *words, *output)
         yield f"next, where these are the same tensors: {line}"
-    if len(chosen) < len(found.missing) and found.pairs is None:
+    if not found.matched:
+        if not (chosen or found.constant or found.export):
+            yield "model      this cache is of another model: no name in it is of a tensor of this one"
+        if not (chosen or found.pairs):
+            line = command("insert", file_word(args.model), "--data", "DATA")
+            yield f"to calibrate this model, with your data for DATA: {line}"
+    elif len(chosen) < len(found.missing) and found.pairs is None:
         line = command("graft", file_word(args.model), *option("--cache", args.cache), "--data", "DATA")
         yield f"to calibrate what has no scale, with your data for DATA: {line}"
 

@@ -64,6 +64,15 @@ def test_where_nothing_is_near_data_are_the_way(folder: Path, capsys: Capsys) ->
     assert done.code == 1 and done.out.endswith(f" for DATA: {words}\n")
 
 
+def test_a_cache_of_another_model_is_called_so_and_not_grafted(folder: Path, capsys: Capsys) -> None:
+    """`graft` refuses it and names `cache check`, which named `graft`."""
+    (folder / "c.cache").write_text("TRT-8502-EntropyCalibration2\nelsewhere: 3c010a15\n")
+    done = run(capsys, "cache", "check", folder / "c.cache", folder / "m.onnx")
+    assert done.code == 1 and "is of another model" in done.out
+    assert "qdqtool graft" not in done.out
+    assert done.out.endswith(f" for DATA: qdqtool insert {folder / 'm.onnx'} --data DATA\n")
+
+
 @pytest.mark.parametrize(
     ("word", "part"),
     [("gone=x2", "the cache has no entry gone"), ("first=x", "the same name"), ("first", "first is not OLD=NEW")],
