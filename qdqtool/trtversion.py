@@ -241,15 +241,15 @@ def require_dla(version: TrtVersion) -> None:
         raise QdqError(name, "runs no INT8 on the DLA from a cache", f"10.7 is the last: {_works_from_a_cache()}")
 
 
-def require_cache_for(version: TrtVersion, target: str) -> None:
-    """Refuse a version that reads no calibration cache on a target.
+def require_cache_for(version: TrtVersion, target: str, todo: str = "use qdqtool insert") -> None:
+    """Refuse a version that reads no calibration cache on a target; `todo` as in `require_caches`.
 
     Raises:
         QdqError: TensorRT 11 or later; for "dla" 10.8 or later.
     """
     if target == "dla" and (version.has_caches or version.has_typed_dla):
         require_dla(version)
-    require_caches(version)
+    require_caches(version, todo)
 
 
 def require_dla_model(version: TrtVersion) -> None:
