@@ -80,7 +80,7 @@ def _check(args: argparse.Namespace) -> None:
         raise QdqError(
             "calibrate",
             "needs a model and data (MODEL and one of --data, --data-loader-script, --load-inputs)",
-            "see qdqtool calibrate -h",
+            "see qdqtool calibrate --help",
         )
     if args.resume and args.checkpoint is None:
         raise QdqError("--resume", "continues from a checkpoint, and none is named", "give --checkpoint F")

@@ -22,7 +22,7 @@ class _StrictParser(Parser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the fault."""
-        raise QdqError(self.prog, message, f"see {self.prog} -h")
+        raise QdqError(self.prog, message, f"see {self.prog} --help")
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Raise that a word is no option."""

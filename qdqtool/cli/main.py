@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line, which quotes words as a terminal can show them, and exit with 2."""
         verb, said = self.prog.removeprefix("qdqtool "), printable(message)
-        sys.stderr.write(f"qdqtool: error: {verb}: {said}; see {self.prog} -h\n")
+        sys.stderr.write(f"qdqtool: error: {verb}: {said}; see {self.prog} --help\n")
         raise SystemExit(EXIT_USAGE)
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:

@@ -146,7 +146,7 @@ def test_a_verb_like_no_other(capsys: Capsys) -> None:
     ],
 )
 def test_usage_errors_are_one_line_of_the_same_form(capsys: Capsys, words: list[str], part: str) -> None:
-    refused(run(capsys, *words), f"error: {words[0]}: ", part, f"see qdqtool {words[0]} -h")
+    refused(run(capsys, *words), f"error: {words[0]}: ", part, f"see qdqtool {words[0]} --help")
 
 
 def test_abbreviated_options_are_not_guessed(capsys: Capsys) -> None:
