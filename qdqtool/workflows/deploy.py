@@ -92,6 +92,8 @@ def deploy(
             run = _Deployment(opened, target, data, options, work, beat, commands)
             run.expected, run.fp16_first = expected, expected is not None and not expected.pays
             run.notes += said
+            if (options.max_batch or 1) > 1 and not any(one.batched for one in inputs_of(opened.proto.graph)):
+                run.notes.append("--max-batch changes nothing: the batch of the model is fixed, not dynamic")
             best = attended or expected
             slow = [one for one in ([] if best is None else best.rows) if one.verdict == "does not pay"]
             for row in (one for one in slow if one.format == FP8.name):

@@ -231,6 +231,16 @@ def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: P
         assert "max_batch_size: 8" in next(folder.glob("*.pbtxt")).read_text()
 
 
+@pytest.mark.slow
+def test_a_fixed_batch_is_told_where_a_larger_one_is_asked_for(here: Path, tmp_path: Path) -> None:
+    onnx.save(model_of(SMALL_NET.replace("N,", "1,"), opset=11), tmp_path / "fixed.onnx")
+    options = DeployOptions("8.6.1", effort="fast", max_batch=8, progress=False)
+    result = deploy(tmp_path / "fixed.onnx", here / "data.npy", tmp_path / "out", options)
+    assert any(note.startswith("--max-batch ") for note in result.notes)
+    script = next(path for path in result.folder.iterdir() if path.name.endswith(".trtexec.sh")).read_text()
+    assert "Shapes=" not in script
+
+
 def test_a_candidate_that_cannot_be_made_is_told_and_left(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
