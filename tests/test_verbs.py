@@ -221,7 +221,7 @@ def test_a_plain_model_is_refused() -> None:
 
 
 def test_versions_without_caches_are_refused() -> None:
-    with pytest.raises(QdqError, match="insert"):
+    with pytest.raises(QdqError, match="reads no calibration caches"):
         verbs.peel(quantized(), verbs.PeelOptions(TrtVersion(11, 0, 0)))
 
 

@@ -114,7 +114,7 @@ def peel(
         QdqError: a version without caches, estimated scales that were not allowed, a tensor without a scale, and what
             `peel_pairs`, `replay_cuts`, `replay_additions`, `restore_source`, `emit` refuse. Nothing is written then.
     """
-    as_it_is = ("build the Q/DQ model as it is: trtexec --onnx=MODEL",) if options.target == "gpu" else ()
+    as_it_is = ("build the Q/DQ model as it is, with trtexec",) if options.target == "gpu" else ()
     require_cache_for(options.trt_version, options.target, *as_it_is)
     check_kinds(options)
     opened = open_model(model)
