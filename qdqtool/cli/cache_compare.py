@@ -77,11 +77,14 @@ def _check_lines(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
 def _step(found: CacheCheck, args: argparse.Namespace) -> Iterator[str]:
     """What to do about names that the model lacks: give them its names, or calibrate what has no scale.
 
-    A cache without a scale for any tensor of the model is of no use to `graft`.
+    A cache without a scale for any tensor of the model is of no use to `graft`. Where most of its names are like none
+    of the model, the few that are like one are so by chance.
     """
     if found.export.shift or found.export.is_proof or not found.unknown or not found.missing:
         return
     new = {old: near for old, near in found.near.items() if "=" not in old}
+    if not found.matched and 2 * len(new) < len(found.unknown):
+        new = {}
     chosen = {near: old for old, near in reversed(new.items())}  # the first of two for one tensor
     if chosen:
         words = [word for near, old in reversed(chosen.items()) for word in option("--rename", f"{old}={near}")]

@@ -102,7 +102,8 @@ def pays_nowhere(
     low, high = (pick(ratios, key=ratios.__getitem__) for pick in (min, max))
     place = "TensorRT for RTX" if runs is None else runs.platform or f"TensorRT {runs.text}"
     most = f" to {ratios[high]:.2f}x on {high}" if ratios[low] < ratios[high] else ""
+    within = ", within the forecast's error" if ratios[high] > 1 else ""
     return (
-        f"by forecast no board known for {place} is surely faster in {row.title}: "
-        f"{ratios[low]:.2f}x FP16's speed on {low}{most}; qdqtool forecast says why"
+        f"by forecast no board known for {place} is shown to be faster in {row.title}: "
+        f"{ratios[low]:.2f}x FP16's speed on {low}{most}{within}; qdqtool forecast says why"
     )

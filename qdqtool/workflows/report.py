@@ -74,6 +74,8 @@ def report(model: ModelSource, output: str | Path | None = None, options: Report
     if path is None:
         raise QdqError(opened.name, "is a model without a file, so that its report has no place", "name one")
     check_target(path, [*opened.files, *_inputs(options)])
+    if path.suffix.lower() == ".onnx":
+        raise QdqError(path, "is the name of a model, and a report is a page", "name a file that ends with .html")
     inline_products(opened, pairs=False)
     options, said = with_known(options, opened, options.data, cache=options.cache)
     found = look_at(opened, options)
