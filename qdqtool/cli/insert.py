@@ -215,8 +215,8 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
     if result.output_loss is not None and result.output_loss.hint():
         lines.append(f"to measure it: {measured_first(args, written, result.output_loss)}")
         if args.format != MIXED:  # neither edited for one format nor trained
-            edited = result.inserted.kept or result.requantized or result.conditioned
-            lines += lose_less(args, written, plain=not edited, attends=bool(result.plan.attentions))
+            edited = bool(result.inserted.kept or result.requantized or result.conditioned)
+            lines += lose_less(args, written, edited=edited, attends=bool(result.plan.attentions))
     if any(note.endswith(PEEL_FIRST) for note in result.notes):
         lines += peeled_first(args, written)
     if not result.plan.points and not result.inserted.kept:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _WORD = "conditioned"
 _STEPS = "equalize,smooth"
+_KEEPS_OUTPUTS = frozenset({"equalize", "smooth", "shift"})  # steps that leave FP32 outputs as they are
 
 
 def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) -> str:
@@ -60,26 +61,30 @@ def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
     return f"{insert}; then {peel}"
 
 
-def lose_less(args: argparse.Namespace, written: Path, *, plain: bool, attends: bool = False) -> list[str]:
+def lose_less(args: argparse.Namespace, written: Path, *, edited: bool, attends: bool = False) -> list[str]:
     """What loses less: the same `insert` with edited weights, then training block by block, which is for INT8.
 
-    With edited weights data may quantize other attentions; `attends` is whether there are any.
+    With edited weights data may quantize other attentions; `attends` is whether there are any. Blocks are not trained
+    of a model whose FP32 outputs were changed on purpose: its weights are edited anew, without that.
     """
     from qdqtool.formats import INT8, number_format
 
     lines, trained, row = list[str](), written, number_format(args.format)
-    if plain and not row.has_two_levels:
+    changed = bool(args.condition) and not _KEEPS_OUTPUTS.issuperset(args.condition.split(","))
+    anew_for_blocks = changed and row == INT8
+    if (not edited or anew_for_blocks) and not row.has_two_levels:
         beside = output_beside(written, _WORD)
         steps = "smooth" if row.blocks else "shift,correct" if row.is_relative else _STEPS
         anew = f" (data then choose anew which attentions are in {row.title})" if attends else ""
-        lines.append(f"to lose less{anew}: {shell_line('qdqtool', *_same(args), '--condition', steps, *beside)}")
+        what = "to train it block by block" if anew_for_blocks else f"to lose less{anew}"
+        lines.append(f"{what}: {shell_line('qdqtool', *_same(args), '--condition', steps, *beside)}")
         trained = Path(beside[-1].removeprefix("-o="))
     if row != INT8:
         return lines
     train = command(
         "finetune", file_word(trained), *data_words(args, calibrates=False), "--blocks", "--ranges", "learn"
     )
-    return [*lines, f"{'then' if plain else 'to lose less'}: {train}"]
+    return [*lines, f"{'then' if lines else 'to lose less'}: {train}"]
 
 
 def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
