@@ -364,7 +364,7 @@ class RunOptions:
         check_threads("--threads", self.threads)
         if self.reducer not in get_args(ReducerName):
             raise QdqError(
-                "--reducer", f"{self.reducer!r} is not one", f"give one of {', '.join(get_args(ReducerName))}"
+                "--reducer", f"{self.reducer!r} is no reducer", f"give one of {', '.join(get_args(ReducerName))}"
             )
         if not 1 <= self.workers <= _MOST_WORKERS:
             raise QdqError("--workers", f"{self.workers} is not a valid number", f"give 1 to {_MOST_WORKERS}")

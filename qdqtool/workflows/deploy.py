@@ -281,7 +281,7 @@ class _Deployment:
             notes=outcome.notes,
             next_step=str(folder / outcome.build.name),
             verdict=verdict,
-            told=self.verdict,
+            forecast_verdict=self.verdict,
             left=outcome.left,
             fp32=outcome.reference if outcome.labeled else None,
             reference_warning=self._judges.reference_warning,

@@ -54,7 +54,7 @@ class DeployResult(Displayed):
         slow: what is told where the forecast has INT8 no faster than FP16; else "".
         reference_warning: what is told where FP32 does no better than guessing by labels; else "".
         verdict: whether INT8 is worth it there, by how much, how sure that is, and why; by the files of the candidates.
-        told: the same before they were made.
+        forecast_verdict: the same by the forecast alone, before any candidate was made.
         known_wrong: warnings of builds that are known to go wrong there.
     """
 
@@ -78,7 +78,7 @@ class DeployResult(Displayed):
     slow: str = ""
     reference_warning: str = ""
     verdict: str = ""
-    told: str = ""
+    forecast_verdict: str = ""
     known_wrong: tuple[str, ...] = ()
 
     def headline(self) -> str:
@@ -99,7 +99,7 @@ class DeployResult(Displayed):
 
     def outcome(self) -> list[str]:
         """The same without what was said before anything was tried, unless the verdict is another one now."""
-        again = [] if self.verdict == self.told else [f"by the candidates' files: {self.verdict}"]
+        again = [] if self.verdict == self.forecast_verdict else [f"by the candidates' files: {self.verdict}"]
         return [*again, *self._outcome()]
 
     def _outcome(self) -> list[str]:

@@ -304,12 +304,12 @@ class _Improvement:
         self._beat.begin(f"{candidate.name}: measuring for the report")
         count, title, labeled, fp32 = judge.count, judge.title, judge.labeled, judge.reference.whole.figure.value
         loss = self._loss_of_choosing(best)
-        word, told_by = self._word(best, loss)
+        word, measure = self._word(best, loss)
         if self._options.eval_data is not None:
             report = self._judges.to_report(self._splits[_ALL].report)
             judgment = report.judgment(target_of_candidate(candidate, made, self._target))
             loss, word = loss_between(report.reference, judgment.figure), report.word(judgment)
-            told_by = ""
+            measure = ""
             count, title, labeled = report.count, report.chosen.task.title, report.chosen.labeled
             fp32 = report.reference.value
             if title != judge.title:
@@ -349,16 +349,16 @@ class _Improvement:
             meets and is_shown(loss, self._most, count),
             judge.beside,
             word=word,
-            told_by=told_by,
+            word_measure=measure,
             independent=self._options.eval_data is not None,
             causes=self._causes,
             fp32=fp32 if labeled else None,
         )
 
     def _word(self, best: _Tried, loss: Figure) -> tuple[Word, str]:
-        """How much is lost, and by what; "" for the metric.
+        """The word for the loss, and the measure that it follows from; "" for the metric.
 
-        Of classes without labels it is told by the outputs, as agreement falls sooner than accuracy.
+        Without labels a classifier's word follows from the outputs, as agreement falls sooner than accuracy.
         """
         reference, found = self._judge.reference.whole, best.figures.whole
         beside = reference.beside, found.beside

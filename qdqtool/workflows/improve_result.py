@@ -61,7 +61,7 @@ class ImproveResult(Displayed):
         shown: whether the samples show that the loss lies within `max_loss`, with 95 %.
         beside: what candidates were measured by beside the metric; "" where nothing was.
         word: how much `loss` is, as `evaluation/loss_scale.py` has it.
-        told_by: the measure that tells it; "" for the metric.
+        word_measure: the measure that `word` follows from; "" for the metric.
         independent: whether `loss` is of separate data.
         causes: why the model as given loses; None where that could not be measured.
         fp32: what FP32 has of the task's own metric where `loss` was measured; None without labels.
@@ -89,7 +89,7 @@ class ImproveResult(Displayed):
     shown: bool = False
     beside: str = ""
     word: Word = ""
-    told_by: str = ""
+    word_measure: str = ""
     independent: bool = False
     causes: LossCauses | None = None
     fp32: float | None = None
@@ -114,8 +114,8 @@ class ImproveResult(Displayed):
             *self._reasons(),
         ]
         where = "separate samples" if self.independent else "samples that did not choose it"
-        told_by = f"by {self.told_by}, " if self.told_by and self.word else ""
-        lines.append(f"on {where}: {self.format_loss()}; {told_by}{sentence_of(self.word, self.loss, self.fp32)}")
+        measure = f"by {self.word_measure}, " if self.word_measure and self.word else ""
+        lines.append(f"on {where}: {self.format_loss()}; {measure}{sentence_of(self.word, self.loss, self.fp32)}")
         if self.meets and not self.shown:
             lines.append(f"within --max-loss {self.max_loss:g}, but {self._not_shown()}")
         if self.reference_warning:
