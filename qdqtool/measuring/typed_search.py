@@ -24,6 +24,7 @@ from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.casts import apply_types
 from qdqtool.precision.choose import TypeChoice, TypeOptions, choose_types
 from qdqtool.precision.reasons import FloatReason
+from qdqtool.precision.required import VALUE_RULES
 from qdqtool.precision.rounded import rounded
 from qdqtool.precision.value_ranges import ValueRanges
 from qdqtool.progress import steps
@@ -118,7 +119,7 @@ def search_types(
     """
     ranges, reference = known.ranges, known.reference
     choice = None if ranges is None else choose_types(model, ranges, types)
-    if ranges is None or choice is None or not _tells_of_all(ranges, choice):
+    if ranges is None or choice is None or not _suffice(ranges, choice):
         ranges = observe(model, feed, calibration)
         release_freed_memory()  # of the sessions that gave every tensor
         choice = choose_types(model, ranges, types)
@@ -144,8 +145,10 @@ def search_types(
     return TypedSearch(choice, ranges, loss, tuple(notes))
 
 
-def _tells_of_all(ranges: ValueRanges, choice: TypeChoice) -> bool:
-    """Whether the range of every float tensor is known, but for those of constants."""
+def _suffice(ranges: ValueRanges, choice: TypeChoice) -> bool:
+    """Whether the range of every float tensor is known, constants apart, and derived ones keep nothing in FP32."""
+    if ranges.source == "derived" and any(one.rule in VALUE_RULES for one in choice.reasons.values()):
+        return False
     view = choice.graph.view
     names = (one.name for one in choice.graph.tensors if not view.is_constant(one.name))
     return all(ranges.of(view, name) is not None for name in names)

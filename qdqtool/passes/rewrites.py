@@ -127,12 +127,13 @@ def rewritten_ranges(view: GraphView, ranges: ValueRanges) -> ValueRanges:
     What a rewrite puts behind has the values of before under their names. Before a bias, they are shifted; what a
     common scale multiplies is bounded by the scale itself.
     """
-    found = dict(ranges.tensors)
+    found, rewritten = dict(ranges.tensors), False
     for node in reversed(view.nodes):
         rule, made = traced_rule(node), found.get(node.key)
-        if made is None:
+        if made is None or rule not in (COMMON_SCALE, LATE_BIAS, STACKED):
             continue
-        if node.op == "Add" and rule in (COMMON_SCALE, LATE_BIAS):
+        rewritten = True
+        if node.op == "Add" and rule != STACKED:
             bias = view.array(node.inputs[1])
             if bias is not None:
                 low, high = made.low - float(bias.max(initial=0)), made.high - float(bias.min(initial=0))
@@ -145,7 +146,7 @@ def rewritten_ranges(view: GraphView, ranges: ValueRanges) -> ValueRanges:
             for name in view.producers[node.inputs[0]].inputs:
                 source = found.get(view.producers[name].inputs[0]) if name in view.producers else None
                 found.update({name: source} if source is not None else {})
-    return replace(ranges, tensors=found)
+    return replace(ranges, tensors=found, source="derived" if rewritten else ranges.source)
 
 
 def _spread(view: GraphView, node: Node, values: ValueRange, found: dict[str, ValueRange]) -> None:

@@ -22,6 +22,9 @@ from qdqtool.precision.reasons import INT8, FloatReason, Requirements
 
 IN_INT8_LAYER = FloatReason(INT8, "its layer reads or writes INT8, so FP16 inside it saves nothing")
 
+# Reasons that the ranges give; those of a constant follow from its values.
+VALUE_RULES = frozenset({"range", "product", "sum", "steep", "singular", "faint"})
+
 Reasons = Mapping[str, FloatReason]
 Check = Callable[[Requirements, Node], FloatReason | None]
 
@@ -159,7 +162,7 @@ def _sum(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     found = sum_bound(needs.graph, node, needs.ranges, needs.rules)
     if found is None:
-        run = needs.ranges.source == "data" and needs.ranges.samples > 0
+        run = needs.ranges.source in ("data", "derived") and needs.ranges.samples > 0
         why = "neither its length nor the values were seen" if run else "no data was run"
         return FloatReason("sum", f"{node.op} sums over an axis of unknown length: {why}")
     bound, terms = found

@@ -19,7 +19,7 @@ from qdqtool.graph.tensors import BLOCK_BYTES
 from qdqtool.graph.view import DEQUANTIZE, GraphView
 from qdqtool.scales import ScaleTable
 
-Source = Literal["data", "table", "assumed"]
+Source = Literal["data", "derived", "table", "assumed"]
 _REAL = "fiu"
 _LEVELS = 255  # of 8 bits; signed ones have half
 
@@ -61,7 +61,7 @@ class ValueRanges:
 
     Attributes:
         tensors: name -> range; Q/DQ pairs are seen through by whoever asks.
-        source: where they come from.
+        source: where they come from; derived are those of a rewritten model, from data of the model before.
         samples: how many samples were run, 0 where nobody says.
         input_shapes: the shapes of the inputs in a run, which give free axes a length; empty where nothing was run.
         assumed: what a tensor has that is not listed; None where that is not known.
