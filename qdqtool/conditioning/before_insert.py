@@ -11,7 +11,6 @@ import onnx
 
 from qdqtool.conditioning.advice import advice
 from qdqtool.conditioning.edits import AUTO, parse_steps
-from qdqtool.conditioning.run import ConditionSettings, condition_model
 from qdqtool.data.loader import open_loader
 from qdqtool.errors import QdqError
 from qdqtool.formats import number_format
@@ -49,6 +48,8 @@ def condition_first(
     Raises:
         QdqError: a model with Q/DQ, an unknown step, and what `condition_model` refuses.
     """
+    from qdqtool.conditioning.run import ConditionSettings, condition_model
+
     if opened.view.pairs:
         raise QdqError(opened.name, "has Q/DQ, and --condition edits plain models", "peel it first")
     found: list[SearchResult] = []

@@ -119,6 +119,8 @@ class GraphView:
         # Of `shapes.known_shapes` and `shapes.known_numbers`, once asked for.
         self.known_shapes: dict[str, tuple[int | None, ...]] | None = None
         self.known_numbers: dict[str, npt.NDArray[Any]] = {}
+        # Weight and axis -> `tensors.channel_amax`, once asked for.
+        self.channel_amax: dict[tuple[str, int | None], npt.NDArray[np.float32]] = {}
         order = topological(self.every)
         self._find_constants(order)
         self._find_pairs(order)

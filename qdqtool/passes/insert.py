@@ -211,7 +211,10 @@ def weight_scale(view: GraphView, point: Point, scales: Mapping[str, Scale]) -> 
         return given.in_format(point.format)
     tensor = view.constant_tensor(point.tensor)
     if tensor is not None:
-        rank, amax = len(tensor.dims), channel_amax(tensor, view.folder, point.axis)
+        key = point.tensor, point.axis
+        if key not in view.channel_amax:
+            view.channel_amax[key] = channel_amax(tensor, view.folder, point.axis)
+        rank, amax = len(tensor.dims), view.channel_amax[key]
     else:
         value = view.array(point.tensor)
         if value is None or value.dtype != np.float32:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.datafree.estimate import estimate_scales
 from qdqtool.decisions import Decisions
 from qdqtool.graph.inline_functions import products_in_functions
 from qdqtool.graph.model import Model
@@ -67,7 +66,11 @@ def plan_pairs(
 def estimate_points(view: GraphView, decided: Plan, input_range: tuple[float, float] | None) -> ScaleTable:
     """Scales of the points that have no pair yet, from the model itself; while its BatchNormalizations are there."""
     missing = [point.tensor for point in decided.activations if point.tensor not in view.pairs]
-    return estimate_scales(view, missing, input_range) if missing else ScaleTable()
+    if not missing:
+        return ScaleTable()
+    from qdqtool.datafree.estimate import estimate_scales
+
+    return estimate_scales(view, missing, input_range)
 
 
 def settle(

@@ -34,7 +34,7 @@ from qdqtool.precision.value_ranges import ValueRanges, assumed_ranges, ranges_o
 from qdqtool.precision.widen import is_typed, widen
 from qdqtool.scales import ScaleTable, load_table
 from qdqtool.verbs.amp_options import AmpOptions, AmpResult
-from qdqtool.verbs.typed_rest import give_typed
+from qdqtool.verbs.typed_file import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data

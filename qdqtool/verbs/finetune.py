@@ -52,7 +52,7 @@ from qdqtool.training.training_graph import TrainingGraph, make_form
 from qdqtool.verbs.finetune_options import FinetuneOptions, FinetuneResult
 from qdqtool.verbs.insert import insert, plan
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import give_typed
+from qdqtool.verbs.typed_file import give_typed
 from qdqtool.verbs.validation_metric import (
     TaskMetric,
     ValidationMetric,

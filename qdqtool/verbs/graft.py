@@ -53,7 +53,8 @@ from qdqtool.verbs.graft_notes import (
     starved_products,
 )
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
-from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_file import give_typed
+from qdqtool.verbs.typed_rest import choose_rest, data_run
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader

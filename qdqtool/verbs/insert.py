@@ -15,7 +15,6 @@ from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.deploying.format_choice import choose_formats
 from qdqtool.display import counted
-from qdqtool.dla.assignment import dla_findings
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -52,7 +51,6 @@ from qdqtool.quantizing.place import fit, place
 from qdqtool.quantizing.plan import estimate_points, plan_pairs, settle
 from qdqtool.quantizing.prepare import prepare
 from qdqtool.scales import ScaleTable, load_table
-from qdqtool.verbs.insert_costs import CostBuilder
 from qdqtool.verbs.insert_float_costs import bytes_in_codes, float_cost_notes
 from qdqtool.verbs.insert_measure import (
     InsertMeasurement,
@@ -63,7 +61,7 @@ from qdqtool.verbs.insert_measure import (
     measure_weights,
 )
 from qdqtool.verbs.insert_options import InsertOptions, InsertResult
-from qdqtool.verbs.typed_rest import choose_rest, data_run, give_typed
+from qdqtool.verbs.typed_file import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -176,7 +174,11 @@ def insert(
     options, said = _clean(opened, options, data)
     too_high = opset_warnings(opened.proto, None if options.opset_lowered_later else options.plan.trt_version)
     rest = _rest_of(opened, options, has_values=data is not None or given)
-    builder = CostBuilder(opened, options.plan) if options.build else None
+    builder = None
+    if options.build:
+        from qdqtool.verbs.insert_costs import CostBuilder
+
+        builder = CostBuilder(opened, options.plan)
 
     edited = _edit_weights(opened, data, options)
     prepared = prepare(opened, options.plan, requantize=options.requantize)
@@ -210,11 +212,15 @@ def insert(
     fresh = any(scale.origin == "estimated" for scale in quantized.inserted.scales.values())
     overwrites = _better_there(target) if fresh else ""
     measured = scaled.measured
-    run = data_run(opened, data, options.data_options, options.calibration)
-    if run is not None:
-        known = None if measured.ranges is None else rewritten_ranges(quantized.model.view, measured.ranges)
-        run = replace(run, ranges=known, reference=measured.reference)
-    typed = choose_rest(quantized.model, rest, scaled.known, run)
+    typed = None
+    if rest.is_half:
+        from qdqtool.verbs.typed_rest import choose_rest, data_run
+
+        run = data_run(opened, data, options.data_options, options.calibration)
+        if run is not None:
+            known = None if measured.ranges is None else rewritten_ranges(quantized.model.view, measured.ranges)
+            run = replace(run, ranges=known, reference=measured.reference)
+        typed = choose_rest(quantized.model, rest, scaled.known, run)
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
     lost, costs = judge_typed(quantized.model, typed, form, measured, builder)
     return InsertResult(
@@ -264,6 +270,8 @@ def _dla_overflow(model: Model, decided: Plan, options: PlanOptions) -> list[str
     version = options.trt_version
     if options.target != "dla" or version is None:
         return []
+    from qdqtool.dla.assignment import dla_findings
+
     weighted = {node.key for node in model.view.nodes if weight_index(model.view, node) is not None}
     return dla_findings(model.view, version, floats=weighted & set(decided.float_nodes)).overflow()
 

@@ -53,7 +53,7 @@ from qdqtool.trtversion import TrtVersion, require_cache_for
 from qdqtool.verbs.dla_range_notes import notes_of_two_ranges
 from qdqtool.verbs.fill_scales import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
-from qdqtool.verbs.typed_rest import give_typed
+from qdqtool.verbs.typed_file import give_typed
 
 
 @dataclass(frozen=True)

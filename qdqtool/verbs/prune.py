@@ -33,7 +33,7 @@ from qdqtool.pruning.run import ForecastTarget, PruneData, prune_model
 from qdqtool.training.channel_gradients import channel_gradients
 from qdqtool.training.end_losses import DistillLosses
 from qdqtool.verbs.prune_options import PruneOptions
-from qdqtool.verbs.typed_rest import give_typed
+from qdqtool.verbs.typed_file import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader

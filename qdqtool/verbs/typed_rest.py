@@ -7,22 +7,15 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import onnx
 
 from qdqtool.calibration.engine import observe_ranges
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
 from qdqtool.display import counted
 from qdqtool.engine.predicted_text import format_products
 from qdqtool.engine.products import FORMAT_TITLES, count_products
-from qdqtool.files import FileSet, joined
 from qdqtool.formats import INT8
-from qdqtool.fresh_names import FreshNames
-from qdqtool.graph.io import give_back
 from qdqtool.graph.model import Model
-from qdqtool.graph.tensors import is_external, location_of, stored_type
 from qdqtool.graph.weighted import is_product
 from qdqtool.measuring.typed_search import KnownOutputs, search_types
 from qdqtool.observers.options import with_method
@@ -32,7 +25,6 @@ from qdqtool.precision.choose import TypeOptions, choose_types
 from qdqtool.precision.fixed_types import INT8_PATH
 from qdqtool.precision.islands import format_of_weight_alone
 from qdqtool.precision.rest import RestType
-from qdqtool.precision.stored_weights import WeightFile, goes_to_file
 from qdqtool.precision.value_ranges import ranges_of_table
 from qdqtool.scales import ScaleTable
 
@@ -168,53 +160,3 @@ def data_run(opened: Model, data: Data | DataLoader | None, options: DataOptions
 
     feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(opened.proto.graph), options)
     return DataRun(feed, replace(with_method(how), where=opened.name))
-
-
-def give_typed(
-    proto: onnx.ModelProto,
-    opened: Model,
-    target: Path | None,
-    types: TypeAssignment | None,
-    files: FileSet | None = None,
-    typed: Model | None = None,
-) -> Any:
-    """Write a model with its types, or as it is; gives what `give_back` gives. `typed` has the types, if it is known.
-
-    Constants that lie in external data, in another type than they get, are converted block by block into a data file
-    beside the output.
-    """
-    stored = [tensor for tensor in proto.graph.initializer if is_external(tensor)]
-    if types is None and all(stored_type(tensor) == tensor.data_type for tensor in stored):
-        return give_back(proto, opened, target, files)
-    if target is None or not _converts(proto, opened, stored, types):
-        if types is not None:
-            proto = (typed or apply_types(replace(opened, proto=proto), types)).proto
-        return give_back(proto, opened, target, files)
-    with FileSet(opened.files) if files is None else joined(files) as both:
-        name = f"{target.name}.data"
-        location = FreshNames(location_of(one, name) for one in stored).unique(name)  # none of the model's own
-        with both.open(target.with_name(location)) as file:
-            weights = WeightFile(file, location, opened.folder)
-            made = proto
-            if types is not None:
-                made = apply_types(replace(opened, proto=proto), types, weights.round).proto
-            weights.settle(made)
-        return give_back(made, opened, target, both, {location})
-
-
-def _converts(
-    proto: onnx.ModelProto, opened: Model, stored: list[onnx.TensorProto], types: TypeAssignment | None
-) -> bool:
-    """Whether external data are written into a new file, in another type than in theirs; nothing of them is read."""
-    if any(stored_type(tensor) != tensor.data_type for tensor in stored):
-        return True
-    converted: list[str] = []
-
-    def look(tensor: onnx.TensorProto, kind: int) -> onnx.TensorProto:
-        if goes_to_file(tensor, kind):
-            converted.append(tensor.name)
-        return onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims)
-
-    if types is not None and stored:
-        apply_types(replace(opened, proto=proto), types, look)
-    return bool(converted)
