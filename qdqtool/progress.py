@@ -18,7 +18,7 @@ from typing import TypeVar
 
 EVERY = 0.5  # seconds between two lines
 _WIDTH = 100
-_SOON = 1.0  # seconds after which a time left is told
+_SOON = 1.0  # seconds after which a time left is shown
 _T = TypeVar("_T")
 
 
@@ -28,7 +28,7 @@ def is_shown(progress: bool | None) -> bool:
 
 
 def silent(text: str) -> None:
-    """Say nothing: where nobody asked to be told."""
+    """Say nothing: where nobody asked for progress."""
 
 
 def in_log(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -102,11 +102,11 @@ class _OpenCounts:
         with self._lock:
             counts = list(self._counts)
         left = next((seconds for one in counts if (seconds := one.seconds_left()) is not None), None)
-        told: dict[str, Count] = {}
+        shown: dict[str, Count] = {}
         for one in counts:  # of two that count the same, such as a walk in a walk, the one that knows its end
-            if one.what not in told or one.total is not None:
-                told[one.what] = one
-        return [one.text() for one in told.values()], left
+            if one.what not in shown or one.total is not None:
+                shown[one.what] = one
+        return [one.text() for one in shown.values()], left
 
 
 _OPEN = _OpenCounts()

@@ -111,7 +111,7 @@ class Cache(Displayed):
 
     @property
     def doubtful(self) -> tuple[tuple[str, str], ...]:
-        """(tensor, why) of scales that no activation of a sound network has: kept as they are, and told."""
+        """(tensor, why) of scales that no activation of a sound network has: kept as they are, and reported."""
         found = []
         for name, scale in self.entries.items():
             if float(scale) * 127 > _LARGEST_HALF:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of trtexec that ends a next step: with sizes that data told, or to be filled in, and where trtexec is."""
+"""The line of trtexec that ends a next step: with sizes from data, or to be filled in, and where trtexec is."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def after_cache(
     if not has_flag("--onnx", version):
         return []
     target, (model, cache) = args.target, files
-    told = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
-    job = EmitJob(str(model), str(cache), stem_of(model), target, version, told, {}, inputs_of_file(model))
+    kept = tuple(layers) if len(layers) <= _MOST_LAYERS and has_flag("--layerPrecisions", version) else ()
+    job = EmitJob(str(model), str(cache), stem_of(model), target, version, kept, {}, inputs_of_file(model))
     job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch, kinds=frozenset(emitted))
     lost = len(layers) - len(job.named)
     if lost and has_all_scales:  # a line of trtexec would build them in INT8

@@ -68,7 +68,7 @@ class Commands:
 
 
 def _check_texts(args: argparse.Namespace) -> None:
-    """Read the options whose text verbs read only when they run, so that a wrong one is told before."""
+    """Read the options whose text verbs read only when they run, so that a wrong one is refused before."""
     for name in ("preprocess", "eval_preprocess"):
         given = getattr(args, name, None)
         if isinstance(given, str):

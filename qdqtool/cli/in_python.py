@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def deploy(model: ModelSource, data: Data, output: str | Path, options: DeployOptions) -> DeployResult:
     """Try ways to INT8 for a board, judge each by the task, keep the best and write all that builds it there.
 
-    The data are split by what the samples hold: scales come from one part, the choice from another, and the figures
-    that are told from a third, or from `eval_data`. Figures are computed by onnxruntime with the rounding of the
+    The data are split by what the samples hold: scales come from one part, the choice from another, and the figures of
+    the result from a third, or from `eval_data`. Figures are computed by onnxruntime with the rounding of the
     target, and costs by rules or a compiler's plan: nothing is measured on the board. A call that was interrupted or
     killed goes on when it is made again.
 

@@ -96,6 +96,6 @@ def _summary(result: PeelResult, version: TrtVersion, args: argparse.Namespace) 
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
         return [*lines, *after_script(args, files, version, result.emitted, tells_all=tells_all)]
-    told = result.layers, result.data, args.max_batch
+    facts = result.layers, result.data, args.max_batch
     is_dla = args.target == "dla"
-    return [*lines, *after_cache(args, files, version, result.emitted, *told, has_all_scales=is_dla)]
+    return [*lines, *after_cache(args, files, version, result.emitted, *facts, has_all_scales=is_dla)]

@@ -117,5 +117,5 @@ def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
         return [*lines, *after_script(args, files, version, result.emitted, tells_all=tells_all)]
-    told = result.layers, result.table.provenance.data, args.max_batch
-    return [*lines, *after_cache(args, files, version, result.emitted, *told, has_all_scales=True)]
+    facts = result.layers, result.table.provenance.data, args.max_batch
+    return [*lines, *after_cache(args, files, version, result.emitted, *facts, has_all_scales=True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a command is told to write: stdout is none, and one that is replaced is told, for what was there is gone.
+"""Files that a command is told to write: stdout is none, and one that is replaced is named, for what was there is gone.
 
 Who writes them is not asked.
 """

@@ -38,7 +38,7 @@ _SHARE = 4  # one sample in so many, by its bytes
 
 
 class HeldOut:
-    """Walks samples but for some, told by their bytes so that their order does not matter; those are kept.
+    """Walks samples but for some, identified by their bytes, so that their order does not matter; those are kept.
 
     Attributes:
         samples: what was held out by the last walk, at most `HELD_OUT`, in the order of their digests. Where all

@@ -38,7 +38,7 @@ def within_bytes(
 
     None for the DLA: without FP16 in between the tensor is rounded before its node, which is one rounding more.
 
-    All of them where that cannot be told (open shapes; a target without predicted layers), where bytes do not count
+    All of them where that is not known (open shapes; a target without predicted layers), where bytes do not count
     (`FEW_BYTES`), or where INT8 moves no fewer bytes even without a node: such a file is wanted for something else.
     """
     options = state.context.options

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of a deployment that do not run in INT8, or not on the DLA, as they are told. How they are found: verbs."""
+"""Layers of a deployment that do not run in INT8, or not on the DLA, in words. Verbs find them."""
 
 from __future__ import annotations
 

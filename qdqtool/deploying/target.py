@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a place can run: the form that INT8 has there, types, the DLA, the parser's opset; told in five lines."""
+"""What a place can run: the form that INT8 has there, types, the DLA, the parser's opset; in five lines."""
 
 from __future__ import annotations
 

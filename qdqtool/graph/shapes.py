@@ -51,7 +51,7 @@ def known_lengths(view: GraphView) -> dict[str, int]:
 def known_numbers(view: GraphView) -> dict[str, Value]:
     """What nodes compute from sizes and short constants -> its value, with the inputs as the graph declares them.
 
-    Empty where the graph declares shapes of other tensors by which a size could have been told: a run may have others.
+    Empty where the graph declares shapes of other tensors that could have given a size: a run may have others.
     """
     outputs = {value.name for value in view.graph.output}
     if view.graph.value_info or any(view.consumers(name) for name in outputs):

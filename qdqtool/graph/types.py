@@ -23,7 +23,7 @@ _INFERRED_FROM = 7  # the first opset whose operators tell their types
 _LEAN_BYTES = 1024
 _MAX_RANK = 64
 _FP4_OPSET = 23
-# What inference is told of it: codes have the shape of its input; that of the scales stays open.
+# What stands in for it in inference: codes have the shape of its input; that of the scales stays open.
 _DYNAMIC_FP4_TYPES = """<domain: "trt", opset_import: ["" : OPSET]> TRT_FP4DynamicQuantize (x, s) => (q, e) {
     q = Cast <to = 23> (x)
     scales = Cast <to = 17> (s)

@@ -54,7 +54,7 @@ def wrong_builds_in(context: LintContext, *, half: bool) -> list[tuple[str, Wron
 
 
 def wrong_build_text(row: WrongBuild, version: str) -> str:
-    """What is known of a build, what is not, and where it was told."""
+    """What is known of a build, what is not, and the source."""
     return f"known of TensorRT {version}: {row.why}; not known: {row.unknown} ({row.see})"
 
 
@@ -189,9 +189,9 @@ class WrongBuild:
         severity: warning where the pattern is that of the reports, note where it is wider.
         half: whether only FP16 is concerned.
         why: what goes wrong, without the version.
-        unknown: what nobody has tried or told.
+        unknown: what is not documented and was not tried.
         todo: what to do.
-        see: where it was told.
+        see: the source.
     """
 
     name: str

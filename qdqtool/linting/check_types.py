@@ -57,7 +57,7 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     """Operators run in FP32 that FP16 might hold: a strongly typed engine computes in the types of the file.
 
     From TensorRT 11 on, and for RTX. In a model with FP16 or BF16 each stretch of FP32 operators is named that has a
-    product or at least two operators; a model in FP32 is told in one line. What `qdqtool amp` left in FP32 for the
+    product or at least two operators; a model in FP32 gets one line. What `qdqtool amp` left in FP32 for the
     values it saw is a note. Whether FP16 holds the values, only data tell.
     """
     if not context.reads_types:

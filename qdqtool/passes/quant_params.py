@@ -31,7 +31,7 @@ _WIDEN = (
 
 
 class OtherTypeError(QdqError):
-    """Q/DQ of a type that no int8 scale can stand for, such as INT4 and FP8; told as a cache's limit."""
+    """Q/DQ of a type that no int8 scale can stand for, such as INT4 and FP8; reported as a cache's limit."""
 
     def __init__(self, tensor: str, kind: str) -> None:
         super().__init__(tensor, f"quantized to {kind}, where TensorRT's caches hold symmetric int8 only", _why(kind))

@@ -5,7 +5,7 @@ Rounded to half in front of a QuantizeLinear they tip INT8 codes, and every code
 the figures of a network tremble by more than FP16 costs. In FP32 they give the codes that they give with the rest in
 FP32, without a Cast.
 
-What that costs is told by TensorRT for RTX 1.7.1: a tensor behind a DequantizeLinear that a product reads, too, is
+TensorRT for RTX 1.7.1 shows what that costs: a tensor behind a DequantizeLinear that a product reads, too, is
 written and read as INT8, whoever else reads it. Any other is written as the type in which it is read, so twice as wide.
 """
 

@@ -31,7 +31,7 @@ _NOT_SAID = "it was chosen before, and the model does not say why"
 
 @dataclass(frozen=True)
 class TypeOptions:
-    """What a choice of types is told.
+    """The options of a choice of types.
 
     Attributes:
         rest: element type of what is not FP32: TensorProto.FLOAT16 or BFLOAT16.
@@ -125,9 +125,9 @@ def recorded_choice(model: Model, assignment: TypeAssignment) -> TypeChoice:
     inside |= between_pairs(view, inside)
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
     kept = (key for key in graph.nodes if key in assignment.float32)
-    told = assignment.reasons
+    recorded = assignment.reasons
     reasons = {
-        key: IN_INT8_LAYER if key in inside else FloatReason("recorded", told.get(key, _NOT_SAID)) for key in kept
+        key: IN_INT8_LAYER if key in inside else FloatReason("recorded", recorded.get(key, _NOT_SAID)) for key in kept
     }
     casts = graph.casts(assignment.float32)
     return TypeChoice(assignment, reasons, operators, casts, casts, graph, type_units(graph))
@@ -146,7 +146,7 @@ def _choice(
         required, half = {**required, **wide}, half | narrow
     beside = reasons_beside(graph, [key for key in graph.nodes if key in plan.float32 - required.keys()], required)
     reasons = {key: required.get(key) or beside[key] for key in graph.nodes if key in plan.float32}
-    told = {key: one.text for key, one in reasons.items() if one.rule != INT8}
+    texts = {key: one.text for key, one in reasons.items() if one.rule != INT8}
     operators = {key: (node.name, node.op) for key, node in graph.nodes.items()}
-    assigned = replace(assignment, float32=plan.float32, reasons=told)
+    assigned = replace(assignment, float32=plan.float32, reasons=texts)
     return TypeChoice(assigned, reasons, operators, plan.casts, plan.plain_casts, graph, units)

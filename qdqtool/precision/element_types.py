@@ -60,7 +60,7 @@ class TypeReport:
     """What the network is.
 
     Attributes:
-        types: tensor of the main graph -> element type; tensors whose type cannot be told are left out.
+        types: tensor of the main graph -> element type; tensors of unknown type are left out.
         conflicts: in the order of the graph, bodies and local functions included. TensorRT's parser names the first.
     """
 
@@ -222,7 +222,7 @@ class _Inference:
         types: Mapping[str, int],
         attributes: _Attributes,
     ) -> int:
-        """The type of one output; 0 where it cannot be told."""
+        """The type of one output; 0 where it is unknown."""
         if not form.outputs:
             return 0
         for source in form.outputs[min(place, len(form.outputs) - 1)]:

@@ -40,7 +40,7 @@ class TypeScope:
 
 
 def typed_scope(model: Model) -> TypeScope:
-    """The types of a model's main graph and of the bodies in it; those of local functions are not told."""
+    """The types of a model's main graph and of the bodies in it; those of local functions are left out."""
     return model.derived(_typed_scope)
 
 

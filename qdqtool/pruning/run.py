@@ -273,7 +273,7 @@ def _made(cut: Cut, facts: TensorFacts, run: ProbeRun, data: PruneData | None) -
 
 
 def _finished(done: Pruned, made: _MadeModel, facts: TensorFacts, run: ProbeRun) -> Pruned:
-    """A pruned model with its check, and what is noted and told of it."""
+    """A pruned model with its check, with notes and figures."""
     checked = replace(run, feeds=list(run.feeds) or [seeded_input(made.source.graph)])
     seeded = not run.feeds
     if not made.cut.gone.any():
@@ -339,7 +339,7 @@ def _probes(graph: onnx.GraphProto, feeds: Sequence[Feed]) -> list[Feed]:
 def _told(cut: Cut) -> tuple[PrunedGroup, ...]:
     """Every group with its numbers."""
     whole, left = Cut(cut.channels, ()).operator_macs(), cut.operator_macs()
-    told = []
+    groups = []
     for group in cut.channels.groups:
         total = len(group.classes)
         operators = dict.fromkeys(f"{axis.use.node.name}: {axis.role}" for axis in group.axes)
@@ -349,8 +349,8 @@ def _told(cut: Cut) -> tuple[PrunedGroup, ...]:
         keys = {axis.use.node.key for axis in group.axes} & whole.keys()
         macs = sum(whole[key] for key in keys), sum(left[key] for key in keys)
         kept = total - int(cut.gone[group.classes].sum())
-        told.append(PrunedGroup(group.name, kept, total, tuple(operators), (before, after), macs))
-    return tuple(told)
+        groups.append(PrunedGroup(group.name, kept, total, tuple(operators), (before, after), macs))
+    return tuple(groups)
 
 
 def _parameters_after(view: GraphView, cut: Cut) -> int:

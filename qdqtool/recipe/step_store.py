@@ -19,7 +19,7 @@ from qdqtool.recipe.content_hash import ContentHashes
 
 try:
     import fcntl
-except ImportError:  # Windows: two runs in one folder are not told apart there
+except ImportError:  # Windows: two runs in one folder look the same there
     fcntl = None  # type: ignore[assignment]
 
 STEPS = ".steps"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Fill = Literal["ptq", "propagate", "none"]
 
-_FOUND = {  # origin of a scale -> how it is told
+_FOUND = {  # origin of a scale -> its words
     "qdq": "from Q/DQ",
     "ptq": "calibrated",
     "equal": "copied from equal values",

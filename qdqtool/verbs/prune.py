@@ -90,9 +90,9 @@ class PruneResult(Displayed, Generic[ModelT]):
             f"  multiply-adds {done.multiply_adds[0]} -> {done.multiply_adds[1]}",
         ]
         if done.forecast is not None:
-            told = done.forecast
-            share = told.after / told.before
-            lines.append(f"  time {told.before:.0f} -> {told.after:.0f} us, {share:.3f} of it: {told.source}")
+            time = done.forecast
+            share = time.after / time.before
+            lines.append(f"  time {time.before:.0f} -> {time.after:.0f} us, {share:.3f} of it: {time.source}")
         if done.difference is not None:
             batches = counted(done.samples, "batch").replace("batchs", "batches")
             data = "one random input" if done.seeded else batches
@@ -115,8 +115,8 @@ class PruneResult(Displayed, Generic[ModelT]):
         elif done.judged:
             lines.append("  weights and biases stay as they are: correction does no better on held-out samples")
         place = 2 if done.reconstructed else 1 if done.corrected else 0
-        told = (f"  {one.output}: {one.ways[place]:.1f} dB to the original" for one in done.judged)
-        return [*lines, *(f"{line} on held-out samples" for line in told), *_much_lost(done.judged, place)]
+        losses = (f"  {one.output}: {one.ways[place]:.1f} dB to the original" for one in done.judged)
+        return [*lines, *(f"{line} on held-out samples" for line in losses), *_much_lost(done.judged, place)]
 
     def rows(self) -> list[list[str]]:
         """Each group: kept, total, how many operators it is in, what is left of their parameters and multiply-adds."""

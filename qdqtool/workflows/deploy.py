@@ -62,7 +62,7 @@ from qdqtool.workflows.deploy_verdict import verdict_line
 from qdqtool.workflows.deploy_work import DeployWork, Measurement, unfinished
 from qdqtool.workflows.judge import Judge, Judges, target_of_candidate
 
-_FEW = 30  # samples, below which an interval is told with a warning
+_FEW = 30  # samples, below which an interval comes with a warning
 _GUESSES = (
     "FP32 itself fails by the labels, so no loss and no scale of INT8 can be trusted: the warning says what to try"
 )
@@ -150,7 +150,7 @@ class Outcome:
         loss: on the samples that nothing was chosen by.
         word: how much that is (`evaluation/loss_scale.py`).
         reference: FP32's own figure there.
-        warning: what is told where it loses a lot and nobody said how much it may lose; else "".
+        warning: a sentence where it loses a lot and no largest loss was named; else "".
         build: what builds the engine.
         notes: sentences for the user.
         left: what does not run in INT8, or not on the DLA.
@@ -463,14 +463,14 @@ class _Deployment:
 
 def _command(model: Path, data: Data, digest: str, options: DeployOptions, work: DeployWork) -> dict[str, Any]:
     """All that the files of a deployment follow from; another command's work is of no use."""
-    told = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _WITHOUT_EFFECT}
+    given = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _WITHOUT_EFFECT}
     judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
     files = [file for file in (model, *files_of(data, *judged_by)) if file.exists()]
     return {
         "qdqtool": __version__,
         "samples": digest,
         "files": [[str(file), work.shared.hashes.of(file)] for file in files],
-        "options": {name: str(value) if name != "eval_data" else type(value).__name__ for name, value in told.items()},
+        "options": {name: str(value) if name != "eval_data" else type(value).__name__ for name, value in given.items()},
     }
 
 

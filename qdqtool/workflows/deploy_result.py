@@ -46,13 +46,13 @@ class DeployResult(Displayed):
         loss: of the chosen one on the samples that nothing was chosen by, with its 95 % interval.
         word: how much that is for the task (`evaluation/loss_scale.py`).
         meets: whether that loss is within the largest that was allowed; None where none was named.
-        warning: what is told where it loses a lot and no largest loss was named; else "".
+        warning: a sentence where it loses a lot and no largest loss was named; else "".
         notes: what the user must know, a sentence each.
         next_step: the command that builds the engine.
         left: what does not run in INT8, or not on the DLA.
         fp32: FP32's own figure by labels, on the samples of `loss`; None without labels.
-        slow: what is told where the forecast has INT8 no faster than FP16; else "".
-        reference_warning: what is told where FP32 does no better than guessing by labels; else "".
+        slow: a sentence where the forecast has INT8 no faster than FP16; else "".
+        reference_warning: a sentence where FP32 does no better than guessing by labels; else "".
         verdict: whether INT8 is worth it there, by how much, how sure that is, and why; by the files of the candidates.
         forecast_verdict: the same by the forecast alone, before any candidate was made.
         known_wrong: warnings of builds that are known to go wrong there.

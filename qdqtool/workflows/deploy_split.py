@@ -38,7 +38,7 @@ class SplitData:
     Attributes:
         calibrate: the samples that scales come from, and that training sees.
         choose: those that a candidate is chosen by.
-        report: those that the figures are told of.
+        report: those that the figures describe.
         counts: purpose -> how many.
         parts: purpose -> the range of digests, as `--part` takes it; "" for all of `--eval-data`.
         digest: of all samples.

@@ -291,8 +291,10 @@ class _Improvement:
         self._trials.append(trial)
         self._beat.clear()
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
-        told = f", after {seconds:.0f} s" if has_terminal(self._options.progress) else ""  # no log has it: see `in_log`
-        self._options.say(f"{trial.line()}{told}")
+        passed = (
+            f", after {seconds:.0f} s" if has_terminal(self._options.progress) else ""
+        )  # no log has it: see `in_log`
+        self._options.say(f"{trial.line()}{passed}")
 
     def result(self, output: Path) -> ImproveResult:
         """Make the best attempt again with all samples, and its report."""
@@ -428,14 +430,14 @@ def _command(
     models: Sequence[Path], data: Data, digest: str, options: ImproveOptions, work: DeployWork
 ) -> dict[str, Any]:
     """All that attempts and their figures follow from; another command's work is of no use."""
-    told = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _WITHOUT_EFFECT}
+    given = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _WITHOUT_EFFECT}
     judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
     files = [file for file in (*models, *files_of(data, *judged_by)) if file.exists()]
     return {
         "qdqtool": __version__,
         "samples": digest,
         "files": [[str(file), work.shared.hashes.of(file)] for file in files],
-        "options": {name: str(value) if name != "eval_data" else type(value).__name__ for name, value in told.items()},
+        "options": {name: str(value) if name != "eval_data" else type(value).__name__ for name, value in given.items()},
     }
 
 

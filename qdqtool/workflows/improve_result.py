@@ -51,7 +51,7 @@ class ImproveResult(Displayed):
         to_blame: operators that it has in INT8 and that lose most, the most first, where it is not met: name -> loss by
             itself.
         notes: sentences for the user.
-        reference_warning: what is told where FP32 does no better than guessing by labels; else "".
+        reference_warning: a sentence where FP32 does no better than guessing by labels; else "".
         labeled: whether `loss` is of the task's own metric, held against labels.
         bought: candidate -> what it loses less than the one before it, on the samples that choose.
         gain: what the written one loses less than the model as given, on these samples; None where that cannot be run.

@@ -149,7 +149,7 @@ def _as_given(plain: Model, reference: ModelSource | None) -> GraphView:
 
 
 def require_comparable(model: ModelSource) -> None:
-    """Refuse a model whose losses on data cannot be told of it alone: its Q/DQ cannot be removed.
+    """Refuse a model whose losses on data cannot be measured alone: its Q/DQ cannot be removed.
 
     Raises:
         QdqError: so; what can be done instead is named.

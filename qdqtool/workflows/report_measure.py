@@ -32,7 +32,7 @@ from qdqtool.workflows.report_pictures import worst_boxes, worst_classes
 
 @dataclass(frozen=True)
 class MeasuredReport:
-    """What data told.
+    """What was measured on data.
 
     Attributes:
         histograms: tensor -> its values in the float model.

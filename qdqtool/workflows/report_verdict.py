@@ -48,7 +48,7 @@ class VerdictFacts:
         parser: what NVIDIA's parser says; None where it was not asked.
         no_parser: why it was not.
         rows: the tensors.
-        measured: what data told.
+        measured: on the data.
         engine: sums over the built engine's layers.
         cache: the cache beside the model.
         ratios: how much faster than FP16 it should be, by board.

@@ -19,7 +19,7 @@ from qdqtool.workflows.recipe_result import RecipePlan, RecipeResult
 
 
 def _tell_nobody(text: str) -> None:
-    """What is told of steps where nobody asked."""
+    """What is shown of steps where nobody asked."""
 
 
 @dataclass(frozen=True)
