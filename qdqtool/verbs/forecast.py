@@ -306,10 +306,15 @@ class Engines:
         self._found: dict[object, Sequence[LayerWork]] = {}
 
     @property
+    def fixed_batch(self) -> int | None:
+        """The batch that the file has; None where it is free."""
+        sizes = (one.shape[0] for one in inputs_of(self.opened.graph) if one.shape)
+        return next((size for size in sizes if isinstance(size, int)), None)
+
+    @property
     def batch(self) -> int:
         """The batch that the file has, 1 where it is free."""
-        sizes = (one.shape[0] for one in inputs_of(self.opened.graph) if one.shape)
-        return next((size for size in sizes if isinstance(size, int)), 1)
+        return self.fixed_batch or 1
 
     def fp16(self, version: TrtVersion | None, target: str) -> Sequence[LayerWork]:
         """In FP16, or in the types of the file where it has some."""
@@ -506,7 +511,9 @@ def _changes(
 
     repeated = _LARGER_BATCH // engines.batch
     if row.batch < repeated and (larger := tried(int8, repeated)).verdict == "pays":
-        found.append(f"At batch {repeated * engines.batch} {name.upper()} pays ({larger.ratio:.2f}x).")
+        fixed = engines.fixed_batch
+        export = "" if fixed is None else f"; the file has a fixed batch of {fixed}: export it with a free one"
+        found.append(f"At batch {repeated * engines.batch} {name.upper()} pays ({larger.ratio:.2f}x){export}.")
     images = any(product.kernel > 1 for layer in fp16 for product in layer.products)
     if images and not any(layer.kind == ATTENTION or layer.attends for layer in fp16):
         wider = tried(int8, _AREA * row.batch)  # convolutions compute and move as much more as at a larger batch
