@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.declared import add_options, options_from
+from qdqtool.cli.loss_steps import likely_cause, measured_first
 from qdqtool.cli.next_steps import after_graft
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.match.options import PlanOptions
 from qdqtool.target_options import cache_target
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
+
+if TYPE_CHECKING:
+    from qdqtool.measuring.keep_float import OutputLoss
 
 _PLACEMENT = ("trt_version", "rules", "float_heads", "keep_float")
 
@@ -48,7 +54,16 @@ def run(args: argparse.Namespace) -> int:
         print_json(_facts(result))
     else:
         print_lines([*result.summary(), *after_graft(args, result)], args)
+    if result.output_loss is not None and result.output_loss.large:
+        _warn_of_loss(result.output_loss, Path(str(result.model)), args)
     return 0
+
+
+def _warn_of_loss(loss: OutputLoss, written: Path, args: argparse.Namespace) -> None:
+    """Say that the model may lose much, as `insert` does, and how to measure it."""
+    first = f"calibration images say little of the task, so measure first: {measured_first(args, written, loss)}"
+    phrases = [*loss.warning("INT8"), first, f"for its likely cause: {likely_cause(args, written)}"]
+    warn(f"{written}: {'; '.join(phrases)}", args, wrap=True)
 
 
 def _facts(result: GraftResult) -> dict[str, object]:
@@ -63,5 +78,6 @@ def _facts(result: GraftResult) -> dict[str, object]:
         "starved": {product: list(names) for product, names in result.starved.items()},
         "uncovered": list(result.uncovered),
         "refusals": [{"site": r.site, "rule": r.rule, "reason": r.reason} for r in result.plan.refusals],
+        **({} if result.output_loss is None else result.output_loss.to_json()),
         **({"rest": result.rest.to_json()} if result.rest is not None else {}),
     }

@@ -16,7 +16,7 @@ import onnx
 from qdqtool.cache.check import is_made_up, near_misses
 from qdqtool.cache.sidecar import read_sidecar
 from qdqtool.cache.text import Cache, read_cache
-from qdqtool.calibration.engine import WantedScales, calibrate_scales
+from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.decisions import Provenance
 from qdqtool.errors import QdqError
@@ -29,6 +29,8 @@ from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.propagate_scales import equal_entries
 from qdqtool.match.restrict_plan import add_points, restrict
+from qdqtool.measuring.keep_float import LossMeter, samples_of
+from qdqtool.measuring.sensitivity_runner import QuantizedForm
 from qdqtool.metadata import store_table
 from qdqtool.observers.options import with_method
 from qdqtool.output_paths import check_target, files_of, output_path, path_of
@@ -39,6 +41,7 @@ from qdqtool.precision.rest import RestType, rest_type
 from qdqtool.precision.widen import is_typed
 from qdqtool.quantizing.plan import plan_pairs, settle
 from qdqtool.quantizing.prepare import prepare
+from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
@@ -53,6 +56,7 @@ from qdqtool.verbs.graft_notes import (
     starved_products,
 )
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
+from qdqtool.verbs.insert_measure import InsertMeasurement, judge_typed
 from qdqtool.verbs.typed_file import give_typed
 from qdqtool.verbs.typed_rest import choose_rest, data_run
 
@@ -112,7 +116,8 @@ def graft(
         model: a plain model, or with `requantize` any; a path, ModelProto, gs.Graph or a callable; never changed.
         cache: a calibration cache, or its file.
         options: see `GraftOptions`.
-        data: calibrates points that the cache lacks, and chooses the float types of the rest; see `GraftOptions.rest`.
+        data: calibrates points that the cache lacks, chooses the float types of the rest (see `GraftOptions.rest`), and
+            shows what is lost.
         output: file to write; for a path the default is `<name>.qdq.onnx` beside it.
 
     Raises:
@@ -138,10 +143,16 @@ def graft(
         feed = open_loader(data, inputs_of(planned.base.graph), options.data_options)
         facts = feed.facts()
     placed = _place(planned, opened, given.entries, tensors, (feed, options, rest))
+    meter = None  # of the model before it gets pairs
+    if feed is not None:
+        provider = with_method(options.calibration).provider
+        meter = LossMeter.of(samples_of(ObservableModel(planned.base, provider, opened.name), feed))
     done = planned.insert(placed.plan, placed.scales, given=True)
     table = _table_of(placed, tensors, facts)
     run = data_run(opened, feed, options.data_options, options.calibration)
     typed = choose_rest(planned.model, rest, table, run)
+    form, measured = QuantizedForm.of(placed.plan, done.scales), InsertMeasurement(meter=meter)
+    lost, _ = judge_typed(planned.model, typed, form, measured, None)
     store_table(planned.model.proto, table)
     notes = [
         *doubts,
@@ -168,6 +179,7 @@ def graft(
         data=None if feed is None else feed.facts(),
         warnings=(*(() if feed is None else feed.notes), *of_starved(placed.starved)),
         starved=placed.starved,
+        output_loss=lost,
         model=give_typed(planned.model.proto, opened, target, None if typed is None else typed.assignment),
     )
 
@@ -301,13 +313,14 @@ def _filled(
     entries: Mapping[str, np.float32],
     run: tuple[DataLoader | None, GraftOptions],
 ) -> dict[str, Scale]:
-    """Scales of points that the cache lacks, calibrated from data by `entropy` unless a method is asked for."""
+    """Scales of points that the cache lacks, calibrated from data as `insert` does it."""
     loader, options = run
     lacking = frozenset(point.tensor for point in wanted.activations) - entries.keys()
     if loader is None or not lacking:
         return {}
 
-    how = replace(with_method(options.calibration, "entropy"), where=opened.name)
+    method = default_method(opened.proto, once=loader.once)
+    how = replace(with_method(options.calibration, method), where=opened.name)
     table = calibrate_scales(planned.base, loader, how, WantedScales(lacking, lacking, options.plan))
     return {name: scale for name, scale in table.scales.items() if name in lacking}
 

@@ -98,8 +98,8 @@ def of_filled(filled: Mapping[str, Scale]) -> list[str]:
     if not filled:
         return []
     name, scale = next(iter(filled.items()))
-    many = f"{counted(len(filled), 'scale')} that the cache lacks"
-    return [f"{many} {'is' if len(filled) == 1 else 'are'} from data by {scale.method}, such as that of {name}"]
+    many = f"{counted(len(filled), 'scale')} that the cache lacks {'is' if len(filled) == 1 else 'are'}"
+    return [f"{many} from data by {scale.method.partition(':')[0]}, such as that of {name}"]
 
 
 def of_types(rest: RestType, typed: TypedRest | None) -> list[str]:

@@ -16,6 +16,7 @@ from qdqtool.precision.options import Rest
 
 if TYPE_CHECKING:
     from qdqtool.match.plan import Plan
+    from qdqtool.measuring.keep_float import OutputLoss
     from qdqtool.passes.insert import Inserted
     from qdqtool.verbs.typed_rest import TypedRest
 
@@ -68,6 +69,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
         warnings: sentences on what of the data is left out, and on products that build in float for want of a scale.
         starved: those products -> the tensors that they read and that have no scale.
+        output_loss: of the model as it is written, against the float model; None without data.
     """
 
     model: ModelT
@@ -84,6 +86,7 @@ class GraftResult(Displayed, Generic[ModelT]):
     data: Mapping[str, Any] | None = None
     warnings: tuple[str, ...] = ()
     starved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    output_loss: OutputLoss | None = None
 
     def headline(self) -> str:
         """What was placed, what was not, what the model lacks."""
@@ -115,6 +118,8 @@ class GraftResult(Displayed, Generic[ModelT]):
             lines.append(f"{len(starved)} tensors have no scale and stay in float, such as {starved[0]}")
         if self.rest is not None:
             lines += [*self._mostly_float32(self.rest), *self.rest.lines()]
+        if self.output_loss is not None:
+            lines += self.output_loss.lines()
         return lines + written(self.model)
 
     def _mostly_float32(self, rest: TypedRest) -> list[str]:

@@ -262,7 +262,7 @@ def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None
     assert done.code == 0 and "from data" in done.out
     graft(capsys, folder, "-o", folder / "lacking.onnx")
     out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")
-    assert re.search("2 scales .*cache lacks .* by entropy, .* r1", err)
+    assert re.search("2 scales .*cache lacks .* by auto, .* r1", err)
     assert "no scale" not in out and "--data calibrates" not in out
     before, after = pairs_of(folder / "lacking.onnx"), pairs_of(folder / "filled.onnx")
     assert set(after) - set(before) >= {"r1"}
