@@ -27,7 +27,7 @@ CauseName = Literal[
 
 
 LEAST_GAIN = 0.01  # of a cause, and the least loss that needs one: less, no metric shows
-_WITH_CACHES = "10.3"  # a version that peel takes, which writes a cache beside the plain model
+WITH_CACHES = "10.3"  # a version that peel takes, which writes a cache beside the plain model
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,12 +38,15 @@ class Cause(Displayed):
         name: what is wrong.
         where: tensors or operators, the worst first.
         evidence: facts with their figures, with semicolons between and without a stop.
-        remedy: the step that does away with it; `insert` takes the FP32 model, or the Q/DQ model with --requantize.
+        remedy: the step that does away with it, and changes nothing else where a step can do that. `insert` takes the
+            FP32 model, or the Q/DQ model with --requantize; `graft` the FP32 model and the cache of the Q/DQ model.
         gain: what one change, which does away with this cause alone, takes off the loss at the outputs; None where that
             was not measured.
         unmeasured: why it was not.
         figures: the figures of the evidence.
         refused: whether TensorRT refuses the model for it.
+        brought: what the remedy takes off the loss, run on the half of the data that ranges come from; None where that
+            was not measured.
     """
 
     name: CauseName
@@ -54,6 +57,7 @@ class Cause(Displayed):
     unmeasured: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     refused: bool = False
+    brought: float | None = None
 
     def headline(self) -> str:
         """Name, evidence and gain."""
@@ -65,13 +69,15 @@ class Cause(Displayed):
         return [f"{self.name}: {first}", *(f"  {fact}" for fact in (*more, self.gain_text()))]
 
     def gain_text(self) -> str:
-        """The expected gain in words."""
+        """The expected gain in words: of the change, and of the command where that was run."""
         if self.gain is None:
-            return f"gain not measured ({self.unmeasured})"
-        return f"without it the loss at the outputs is {self.gain:.4g} less"
+            said = f"gain not measured ({self.unmeasured})"
+        else:
+            said = f"without it the loss at the outputs is {self.gain:.4g} less"
+        return said if self.brought is None else f"{said}; its command takes {self.brought:.4g} off"
 
     def commands(self, model: str, output: str, data: Sequence[str] = (), source: str | None = None) -> list[list[str]]:
-        """The words behind `qdqtool` that carry out the remedy: one command, or two where weights are edited first.
+        """The words behind `qdqtool` that carry out the remedy: one command, or two where the plain model is needed.
 
         Args:
             model: the file of the Q/DQ model.
@@ -80,10 +86,16 @@ class Cause(Displayed):
             source: the file of the FP32 model, where there is one.
         """
         words = [word for name, value in self.remedy.options.items() for word in (f"--{name}", str(value))]
+        stem = output.removesuffix(".onnx")
+        if self.remedy.verb == "graft":
+            peeled = ["peel", model, "--target", "gpu", "--trt-version", WITH_CACHES]
+            peeled += ["-o", f"{stem}.plain.onnx", "--cache", f"{stem}.cache"]
+            plain = f"{stem}.plain.onnx" if source is None else source
+            return [peeled, ["graft", plain, "--cache", f"{stem}.cache", *words, "-o", output]]
         before = []
         if source is None and "condition" in self.remedy.options:
-            source = f"{output.removesuffix('.onnx')}.plain.onnx"
-            before = [["peel", model, "--target", "gpu", "--trt-version", _WITH_CACHES, "-o", source]]
+            source = f"{stem}.plain.onnx"
+            before = [["peel", model, "--target", "gpu", "--trt-version", WITH_CACHES, "-o", source]]
         given = [model, "--requantize"] if source is None else [source]
         return [*before, [self.remedy.verb, *given, *data, *words, "-o", output]]
 
@@ -97,6 +109,7 @@ class Cause(Displayed):
             "remedy": {"verb": self.remedy.verb, "options": dict(self.remedy.options)},
             "gain": self.gain,
             "unmeasured": self.unmeasured,
+            "brought": self.brought,
             "refused": self.refused,
         }
 

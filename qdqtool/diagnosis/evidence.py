@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
 from qdqtool.amax.histogram import Histogram
+from qdqtool.amax.method_table import METHODS, REFERENCE
 from qdqtool.amax.methods import amax_mse, predicted_sqnr
+from qdqtool.calibration.engine import WantedScales, calibrate_scales
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum
-from qdqtool.data.loader import DataLoader
+from qdqtool.data.loader import Batch, DataLoader
 from qdqtool.formats import INT8
+from qdqtool.graph.heads import Head
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.view import Node, Pair
 from qdqtool.graph.weighted import weight_index
 from qdqtool.linting.lint_context import LintContext
+from qdqtool.match.rule_index import RuleIndex
 from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.metadata import stored_table
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.passes.condition.layout import input_axis
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -84,6 +91,18 @@ class PairedTensor:
         return float(counts[:end].sum()) / max(int(counts.sum()), 1)
 
 
+class EveryOther:
+    """Every second batch of data, from the first or the second on; walked as often as is wanted."""
+
+    def __init__(self, loader: DataLoader, first: int) -> None:
+        """Nothing is read yet."""
+        self._loader, self._first = loader, first
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Walk the batches; those between are not read."""
+        return (task.load() for task in islice(self._loader.tasks(), self._first, None, 2))
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A Q/DQ model beside its float model.
@@ -92,15 +111,17 @@ class Evidence:
         context: the Q/DQ model, as lint looks at it.
         observed: the float model, ready to show its activations.
         loader: the data.
-        reference: samples, and what the float model gives for them.
+        calibrating: the half of the data that ranges are taken from; all of them where they are a single batch.
+        reference: samples of the other half, and what the float model gives for them.
         loss: of the Q/DQ model at its outputs, as it is run, FP16 and BF16 rounded.
         int8_loss: the same with everything but INT8 in FP32.
-        histograms: tensor -> its values in the float model, on all data.
+        histograms: tensor -> its values in the float model, on the half that ranges are taken from.
     """
 
     context: LintContext
     observed: ObservableModel
     loader: DataLoader
+    calibrating: Iterable[Batch]
     reference: OutputReference
     loss: float
     int8_loss: float
@@ -139,6 +160,63 @@ class Evidence:
                 predicted_sqnr(histogram, shared[amax]),
             )
             for name, (histogram, amax, own) in found.items()
+        }
+
+    @cached_property
+    def coarse_weights(self) -> list[tuple[Node, int, Pair, int]]:
+        """Weights of one scale that could have one for each channel: the operator, its input, the pair, the axis."""
+        context = self.context
+        rules = RuleIndex(context.rules.weights, context.rules)
+        axes = {id(node): rule.axis for node, rule in rules.nodes(context.view)}
+        found = list[tuple[Node, int, Pair, int]]()
+        for node, index in context.weighted:
+            pair, axis = context.weight_pair(node, index), axes.get(id(node))
+            scale = None if pair is None else context.scale_of(pair)
+            if pair is None or scale is None or scale.size != 1 or axis is None:
+                continue
+            shape = context.view.shape(pair.tensor)
+            if node.inputs[index] == pair.dequantize.outputs[0] and shape is not None and shape[axis] != 1:
+                found.append((node, index, pair, axis))
+        return found
+
+    @cached_property
+    def quantized_heads(self) -> list[Head]:
+        """The regression heads whose weights are INT8."""
+        context = self.context
+        known = {node.key: (node, index) for node, index in context.weighted}
+        boxes = (one for one in context.heads if one.label in ("regression", "mixed") and one.key in known)
+        return [one for one in boxes if context.has_int8_weight(*known[one.key])]
+
+    @cached_property
+    def methods(self) -> dict[str, str]:
+        """Of the judged activations the calibration method of the scale, as the file names it."""
+        table = stored_table(self.context.model.proto)
+        if table is None:
+            return {}
+        run = table.provenance.method
+        named = {name: run or table.scales[name].method for name in self.tensors if name in table.scales}
+        return {name: method for name, method in named.items() if method.partition("=")[0] in METHODS}
+
+    @cached_property
+    def same_method(self) -> dict[str, PairedTensor]:
+        """The activations whose method is known; `best` is the range that the same method gives on the data."""
+        found = dict[str, float]()
+        for method in dict.fromkeys(self.methods.values()):
+            names = [name for name, one in self.methods.items() if one == method]
+            if method == REFERENCE:
+                found |= {name: self.tensors[name].own for name in names}
+                continue
+            how = CalibrationOptions(method=method, provider=self.observed.provider, progress=False, inner=False)
+            table = calibrate_scales(self.observed, self.calibrating, how, WantedScales(names))
+            found |= {name: float(table.scales[name].amax) for name in names if name in table.scales}
+        shared = dict[float, float]()
+        for name, amax in found.items():
+            given = self.tensors[name].amax
+            shared[given] = max(amax, shared.get(given, 0.0))
+        ends = {name: (self.tensors[name], shared[self.tensors[name].amax]) for name in found}
+        return {
+            name: replace(one, best=amax, best_sqnr=predicted_sqnr(one.histogram, amax))
+            for name, (one, amax) in ends.items()
         }
 
     @cached_property

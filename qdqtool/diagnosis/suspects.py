@@ -7,13 +7,14 @@ are measured in the model without the faults, as putting much in float brings ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
+from qdqtool.amax.method_table import METHODS, REFERENCE
 from qdqtool.conditioning.channel_histograms import ErrorTable
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.decisions import Provenance
@@ -30,7 +31,7 @@ from qdqtool.linting.check_attention import torn_attentions
 from qdqtool.linting.check_fp16 import overflowing
 from qdqtool.linting.check_placement import decode_reads
 from qdqtool.linting.lint_context import is_other_format
-from qdqtool.match.rule_index import RuleIndex
+from qdqtool.match.options import names_word
 from qdqtool.metadata import stored_table
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.passes.condition.layout import as_cube, from_cube, readable
@@ -62,20 +63,38 @@ class Suspect:
         change: makes the model without it; None where no change shows what its remedy wins.
         named: whether it is a cause whatever its gain is.
         part: of the loss, that the change wins of a cause.
-        narrower: makes the model without causes of fewer places, which win most of what `change` wins where they are
-            the cause; None where there are none.
+        narrower: makes models without causes of fewer places, which win most of what `change` wins where they are the
+            cause.
+        after: makes the model that `change` is held against, where that is better than the given one: without it two
+            things would change.
     """
 
     cause: Cause
     change: Callable[[Model], Model] | None
     named: bool = False
     part: float = 0.2
-    narrower: Callable[[Model], Model] | None = None
+    narrower: tuple[Callable[[Model], Model], ...] = ()
+    after: Callable[[Model], Model] | None = None
 
 
 def insert_step(**options: OptionValue) -> RecipeStep:
     """The step of `insert` with some options, whose names have underscores for dashes."""
     return RecipeStep("insert", "insert", options={name.replace("_", "-"): value for name, value in options.items()})
+
+
+def _step_as_made(found: Evidence, **changed: OptionValue) -> RecipeStep:
+    """The step of `insert` that changes one thing, and makes the rest as the model has it, as far as that is known.
+
+    That is the method, what accuracy keeps in float, heads and weights.
+    """
+    methods, table = {*found.methods.values()}, stored_table(found.context.model.proto)
+    kept = (None if table is None else table.decisions.float_layers) or {}
+    named = bool(kept) and not any("," in name for name in kept)
+    made: dict[str, OptionValue] = {"method": methods.pop() if len(methods) == 1 else REFERENCE}
+    made |= {} if "max_output_loss" in changed else {"keep_float": names_word([*kept]) if named else "0"}
+    made |= {"float_heads": "none"} if found.quantized_heads else {}
+    made |= {"weights": "per-tensor"} if 2 * len(found.coarse_weights) > len(found.context.weighted) else {}
+    return insert_step(**{**made, **changed})
 
 
 # ---------------------------------------------------------------------- faults
@@ -108,16 +127,10 @@ def _is_asymmetric(zero: npt.NDArray[np.generic]) -> bool:
 def per_tensor_weights(found: Evidence) -> Iterator[Suspect]:
     """Weights with one scale whose channels differ in size."""
     context = found.context
-    axes = {id(node): rule.axis for node, rule in RuleIndex(context.rules.weights, context.rules).nodes(context.view)}
-    weights, worst, paired, integers = {}, dict[str, float](), 0, True
-    for node, index in context.weighted:
-        pair, axis = context.weight_pair(node, index), axes.get(id(node))
-        scale = None if pair is None else context.scale_of(pair)
-        paired += pair is not None
-        if pair is None or scale is None or scale.size != 1 or axis is None:
-            continue
+    weights, worst, integers = {}, dict[str, float](), True
+    for node, index, pair, axis in found.coarse_weights:
         array = float_input(found.plain.view, node, index)
-        if node.inputs[index] != pair.dequantize.outputs[0] or array is None or array.dtype.kind != "f":
+        if array is None or array.dtype.kind != "f":
             continue
         channels = np.abs(np.moveaxis(array.astype(np.float32, copy=False), axis, 0)).reshape(array.shape[axis], -1)
         sizes = channels.max(axis=1, initial=0)
@@ -129,37 +142,83 @@ def per_tensor_weights(found: Evidence) -> Iterator[Suspect]:
     if not weights or (integers and max(worst.values()) < _UNLIKE):
         return
     order = tuple(sorted(worst, key=lambda name: -worst[name]))
+    paired = sum(context.weight_pair(*one) is not None for one in context.weighted)
     text = f"{len(weights)} of {counted(paired, 'weight')} have one scale"
     text += f"; in {order[0]} the largest channel is {worst[order[0]]:.3g} times the median one"
     figures = {"weights": len(weights), "of": paired, "largest_over_median": worst[order[0]]}
     why = "the file holds integers, and the FP32 model is not given" if integers else ""
-    cause = Cause("per-tensor weights", order, text, insert_step(method="auto"), None, why, figures)
+    cause = Cause("per-tensor weights", order, text, _other_weights(found), None, why, figures)
     yield Suspect(cause, None if integers else lambda model: with_weights(model, weights))
 
 
+def _other_weights(found: Evidence) -> RecipeStep:
+    """The step that changes scales of weights alone: `graft` of the scales of the activations.
+
+    What accuracy keeps in float would be INT8 after it, and pairs without a symmetric scale have none that it takes.
+    """
+    context, table = found.context, stored_table(found.context.model.proto)
+    kept = table is not None and bool(table.decisions.float_layers)
+    grafts = context.target == "gpu" and not context.has_halves and not kept
+    if grafts and found.tensors.keys() == context.activation_pairs.keys():
+        heads = {} if found.quantized_heads else {"float-heads": "regression"}
+        return RecipeStep("graft", "graft", options=heads)
+    return _step_as_made(found, weights="per-channel")
+
+
 def ranges(found: Evidence) -> Iterator[Suspect]:
-    """Ranges of activations that do not fit the data: of all, for the preprocessing or the data; or of a few."""
-    tensors = [*found.tensors.values()]
-    off = sorted((one for one in tensors if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
+    """Ranges of activations that do not fit the data: of a few tensors; or of all, for the data or for the method.
+
+    The same method on these data tells both apart: what it wins is lost by the data that scales were taken from, and
+    what the ranges of least error win beyond that is lost by the method.
+    """
+    tensors = found.tensors
+    if not tensors:
+        return
+    off = sorted((one for one in tensors.values() if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
+    few = off if len(off) <= _FEW else []
+    step = _step_as_made(found, **({} if _is_auto(found) else {"method": REFERENCE}))
+    for one in few:
+        name: CauseName = "outliers" if one.zeroed <= _MOSTLY else "dead tensor"
+        name = "saturated tensor" if one.amax < one.best else name
+        method = f"; method {found.methods[one.name]} chose its range" if one.name in found.methods else ""
+        cause = Cause(name, (one.name,), _described(one) + method, step, figures=one.figures())
+        yield Suspect(cause, _with_best([one]))
+    narrower = (_with_best(few),) if few else ()
     said, seen = _said_of_preprocessing(found), _other_input(found)
+    again = found.same_method
+    likely = bool(off or said or seen) or _calibration(found).method.startswith(_CUTTING)
+    part = 0.2 if likely else MOST
+    data_step = _step_as_made(found) if again else step
+    changed = again or tensors
     if said or seen:
         text = "; ".join(filter(None, (said, seen)))
-        cause = Cause("preprocessing", tuple(found.context.view.inputs), text, insert_step(method="auto"))
-        yield Suspect(cause, _with_best(tensors), named=bool(said))
-    elif len(off) > _FEW:
-        yield _all_ranges(found, off)
-    elif off:
-        for one in off:
-            name: CauseName = "outliers" if one.zeroed <= _MOSTLY else "dead tensor"
-            name = "saturated tensor" if one.amax < one.best else name
-            cause = Cause(name, (one.name,), _described(one), insert_step(method="auto"), figures=one.figures())
-            yield Suspect(cause, _with_best([one]))
-        if 0 < _calibration(found).samples <= _FEW_SAMPLES:
-            yield replace(_all_ranges(found, off), narrower=_with_best(off))
-    elif tensors:
-        worst = sorted(tensors, key=lambda one: -one.drop)[:_FEW]
-        likely = _calibration(found).method.startswith(_CUTTING)
-        yield _all_ranges(found, worst) if likely else replace(_all_ranges(found, worst), part=MOST)
+        data_cause = Cause("preprocessing", tuple(found.context.view.inputs), text, data_step)
+        inner = (
+            () if again else (_with_best([one for one in tensors.values() if one.name not in found.plain.view.inputs]),)
+        )
+        yield Suspect(data_cause, _with_best(changed.values()), bool(said), part, (*narrower, *inner))
+    else:
+        data_cause = _all_ranges(found, changed.values(), data_step, of_method=not again)
+        yield Suspect(data_cause, _with_best(changed.values()), part=part, narrower=narrower)
+    if {*map(_is_reference, found.methods.values())} - {True}:
+        after = [
+            replace(one, amax=again[name].best, sqnr=again[name].best_sqnr)
+            for name, one in tensors.items()
+            if name in again
+        ]
+        cause = _all_ranges(found, after, step, of_method=True)
+        yield Suspect(
+            cause, _with_best(tensors.values()), part=part, narrower=narrower, after=_with_best(again.values())
+        )
+
+
+def _is_reference(method: str) -> bool:
+    """Whether a method takes the ranges of least error, or begins with them."""
+    return method == REFERENCE or METHODS[method.partition("=")[0]].starts_from == REFERENCE
+
+
+def _is_auto(found: Evidence) -> bool:
+    return bool(found.methods) and all(METHODS[one.partition("=")[0]].by_consumers for one in found.methods.values())
 
 
 def _calibration(found: Evidence) -> Provenance:
@@ -168,30 +227,26 @@ def _calibration(found: Evidence) -> Provenance:
     return Provenance() if table is None else table.provenance
 
 
-def _all_ranges(found: Evidence, worst: Sequence[PairedTensor]) -> Suspect:
-    """Ranges that are too wide together, for a few large values; or too short, for data that calibration has not seen.
+def _all_ranges(
+    found: Evidence, tensors: Iterable[PairedTensor], step: RecipeStep, *, of_method: bool = False
+) -> Cause:
+    """Ranges that are too wide together, for a few large values; or too short, for the data or the method.
 
     Which of both, the noise that is too much decides, summed over the tensors as a part of their signal.
     """
-    tensors = [*found.tensors.values()]
+    tensors = sorted(tensors, key=lambda one: -one.drop)
     wide, short = ([one for one in tensors if (one.amax > one.best) == side] for side in (True, False))
     wide_noise, short_noise = (sum(one.excess for one in side) for side in (wide, short))
-    run = _calibration(found)
+    run, methods = _calibration(found), sorted({*found.methods.values()})
     counts = {"ranges": len(tensors), "wide": len(wide), "short": len(short), "samples": run.samples}
-    worst = [one for one in worst if (one.amax > one.best) == (wide_noise > short_noise)] or worst
-    method = f" (method {run.method})" if run.method else ""
-    if wide_noise > short_noise:
-        text = f"{len(wide)} of {counted(len(tensors), 'range')}{method} are wider than the data ask for; "
-        cause = Cause(
-            "outliers", _names(worst), text + _described(worst[0]), insert_step(method="auto"), figures=counts
-        )
-    else:
-        few = f"; scales come from {counted(run.samples, 'sample')}" if 0 < run.samples <= _FEW_SAMPLES else ""
-        text = f"{len(short)} of {counted(len(tensors), 'range')}{method} are shorter than the data ask for{few}; "
-        step = insert_step(method="auto")
-        name: CauseName = "saturated tensor" if run.method.startswith("percentile") else "calibration data"
-        cause = Cause(name, _names(worst), text + _described(worst[0]), step, figures=counts)
-    return Suspect(cause, _with_best(tensors, apart=run.method.startswith(_CUTTING)))
+    side, how = (wide, "wider") if wide_noise > short_noise else (short, "shorter")
+    worst = (side or tensors)[:_FEW]
+    method = f" (method {', '.join(methods)})" if methods else ""
+    few = f"; scales come from {counted(run.samples, 'sample')}" if 0 < run.samples <= _FEW_SAMPLES else ""
+    text = f"{len(side)} of {counted(len(tensors), 'range')}{method} are {how} than the data ask for"
+    text += f"{few if side is short else ''}; {_described(worst[0])}"
+    name: CauseName = "outliers" if side is wide else "saturated tensor" if of_method else "calibration data"
+    return Cause(name, tuple(one.name for one in worst), text, step, figures=counts)
 
 
 def _said_of_preprocessing(found: Evidence) -> str:
@@ -209,9 +264,9 @@ def _other_input(found: Evidence) -> str:
     return ""
 
 
-def _with_best(tensors: Sequence[PairedTensor], *, apart: bool = False) -> Callable[[Model], Model]:
-    """The change to the best ranges; `apart` gives tensors that share a scale one each, as method auto may do."""
-    scales = {one.name: Scale.of(INT8.scale_of(one.own if apart else one.best)) for one in tensors}
+def _with_best(tensors: Iterable[PairedTensor]) -> Callable[[Model], Model]:
+    """The change to the best ranges."""
+    scales = {one.name: Scale.of(INT8.scale_of(one.best)) for one in tensors}
     return lambda model: with_scales(model, scales)
 
 
@@ -228,19 +283,9 @@ def _described(one: PairedTensor) -> str:
     return f"{said}{seen}: {one.sqnr:.1f} dB, {one.best_sqnr:.1f} dB with the end at {one.best:.4g}"
 
 
-def _names(tensors: Sequence[PairedTensor]) -> tuple[str, ...]:
-    return tuple(one.name for one in tensors)
-
-
 def heads(found: Evidence) -> Iterator[Suspect]:
     """Regression heads in INT8, and pairs on what comes after them."""
-    context = found.context
-    known = {node.key: (node, index) for node, index in context.weighted}
-    quantized = [
-        one
-        for one in context.heads
-        if one.label in ("regression", "mixed") and one.key in known and context.has_int8_weight(*known[one.key])
-    ]
+    context, quantized = found.context, found.quantized_heads
     reads = [(use.node, pair) for _, use, pair in decode_reads(context)]
     if quantized or reads:
         where = tuple(dict.fromkeys([*(one.name for one in quantized), *(pair.tensor for _, pair in reads)]))
@@ -248,7 +293,7 @@ def heads(found: Evidence) -> Iterator[Suspect]:
         words += [f"box values after a head go through {counted(len(reads), 'pair')}"] if reads else []
         figures = {"heads": len(quantized), "decode_pairs": len(reads)}
         operators = [*(one.key for one in quantized), *(node.key for node, _ in reads)]
-        step = insert_step(method="auto", float_heads="regression")
+        step = _step_as_made(found, float_heads="regression")
         cause = Cause("head in INT8", where, f"{'; '.join(words)}, such as {where[0]}", step, figures=figures)
         moves = context.rules.heads.moves
         decodes = any(not context.flow.moves(node) and node.op not in moves for node, _ in reads)
@@ -263,7 +308,9 @@ def attentions(found: Evidence) -> Iterator[Suspect]:
         where = tuple(attention.name for attention, _ in torn)
         text = f"{counted(len(torn), 'attention')} with some of its pairs; {one.name} has none on {', '.join(missing)}"
         operators = [node.key for attention, _ in torn for node in attention.nodes]
-        cause = Cause("incomplete attention", where, text, insert_step(attention="auto"), figures={"count": len(torn)})
+        cause = Cause(
+            "incomplete attention", where, text, _step_as_made(found, attention="auto"), figures={"count": len(torn)}
+        )
         yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), named=True)
 
 
@@ -278,7 +325,7 @@ def fp16(found: Evidence) -> Iterator[Suspect]:
     gain = found.loss - found.int8_loss if half else None
     why = "" if half else "they are FP32 in the file; a builder that makes them FP16 loses them"
     where = tuple(name for name, _, _ in wide)
-    cause = Cause("FP16 overflow", where, text, insert_step(rest="fp16"), gain, why, {"largest": largest})
+    cause = Cause("FP16 overflow", where, text, _step_as_made(found, rest="fp16"), gain, why, {"largest": largest})
     yield Suspect(cause, None, named=True)
 
 
@@ -312,7 +359,7 @@ def few_channels(found: Evidence) -> Iterator[Suspect]:
     text = f"{large} of {worst.amax.size} channels set the range of {order[0]}, and {steps[order[0]]:.0%} of them have "
     text += f"fewer than {_STEPS} steps; so it is in {len(order)} of {counted(len(found.tensors), 'tensor')}"
     figures = {"tensors": len(order), "channels_without_steps": steps[order[0]]}
-    cause = Cause("few channels", order, text, insert_step(condition="auto"), figures=figures)
+    cause = Cause("few channels", order, text, _step_as_made(found, condition="auto"), figures=figures)
     weights = _equalized_weights(found, scales)
     yield Suspect(cause, lambda model: with_weights(with_scales(model, scales), weights), part=MOST)
 
@@ -358,7 +405,7 @@ def silu_or_depthwise(found: Evidence) -> Iterator[Suspect]:
     words = [counted(len(depthwise), "depthwise convolution") + " in INT8"] if depthwise else []
     words += [f"{counted(len(silu), 'range')} of a SiLU, whose values begin at -0.28"] if silu else []
     figures = {"depthwise": len(depthwise), "silu": len(silu)}
-    step = insert_step(condition="auto", max_output_loss=_LOST)
+    step = _step_as_made(found, condition="auto", max_output_loss=_LOST)
     cause = Cause("SiLU or depthwise", tuple(operators), "; ".join(words), step, figures=figures)
     yield Suspect(cause, lambda model: with_float_operators(model, operators, found.plain.view), part=MOST)
 

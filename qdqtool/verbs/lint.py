@@ -34,6 +34,7 @@ from qdqtool.precision.widen import as_fp32, is_typed, refuse_typed
 from qdqtool.tensorrt_rtx.installed import find_library, how_to_install, require_library
 from qdqtool.tensorrt_rtx.parser import parse_opened
 from qdqtool.verbs.lint_options import LintOptions
+from qdqtool.verbs.measured_remedy import with_brought
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
@@ -230,7 +231,7 @@ def _run_data(
         try:
             found, said = look(opened, data, how, None)
             context.largest = found.context.largest
-            return causes_of(found), said
+            return with_brought(causes_of(found), found), said
         except QdqError as error:  # data that do not fit are refused below
             notes = (f"causes of a loss are not looked for: {error.reason}",)
     context.largest = _largest(opened, data, options)

@@ -54,7 +54,11 @@ def _causes(found: LookedModel, causes: LossCauses, options: ReportOptions) -> I
     model = str(found.context.model.path or found.context.model.name)
     output = f"{model.removesuffix('.onnx')}.better.onnx"
     source = str(options.reference) if isinstance(options.reference, (str, PathLike)) else None
-    for one in causes.causes:
+    for number, one in enumerate(causes.causes):
+        if number:  # what it brings then is another figure
+            how = f"mend {causes.causes[0].name} first, and make the report again"
+            yield Opportunity(f"{one.name}: {one.evidence}", one.gain_text(), how)
+            continue
         commands = one.commands(model, output, _data_words(options), source)
         text = " && ".join(shlex.join(["qdqtool", *words]) for words in commands)
         yield Opportunity(f"{one.name}: {one.evidence}", one.gain_text(), text, command=True)

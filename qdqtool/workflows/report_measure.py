@@ -11,7 +11,7 @@ from typing import Any
 from qdqtool.amax.histogram import Histogram
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.diagnosis.cause import LossCauses
-from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose
+from qdqtool.diagnosis.diagnose import DiagnosisOptions, causes_of, look
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.io import ModelSource, open_model
@@ -26,6 +26,7 @@ from qdqtool.verbs.compare import CompareOptions, compare
 from qdqtool.verbs.evaluate import evaluate
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.evaluation_result import Evaluation
+from qdqtool.verbs.measured_remedy import with_brought
 from qdqtool.workflows.report_options import ReportOptions
 from qdqtool.workflows.report_pictures import worst_boxes, worst_classes
 
@@ -110,7 +111,8 @@ def _diagnosed(found: MeasuredReport, model: ModelSource, options: ReportOptions
     )
     source = None if options.reference is None else open_model(options.reference)
     try:
-        causes = diagnose(open_model(model), options.data, how, source=source)
+        evidence, said = look(open_model(model), options.data, how, source)
+        causes = with_brought(causes_of(evidence, said), evidence)
     except QdqError as error:
         return replace(found, notes=(*found.notes, f"the cause of the loss is not known: {error.reason}"))
     return replace(found, causes=causes, notes=(*found.notes, *causes.notes))

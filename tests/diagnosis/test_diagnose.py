@@ -22,6 +22,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
+from qdqtool.observers.options import CalibrationOptions
 from qdqtool.scales import Scale
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
@@ -100,9 +101,10 @@ def test_calibrated_on_other_values_than_the_data_have(factor: float) -> None:
     assert cause.name == "preprocessing" and cause.where == ("images",)
     assert [one.name for one in found.causes] == ["preprocessing"]
     assert "the range of the input images ends at" in cause.evidence
+    assert cause.remedy.options["method"] == "auto"  # that of the model: the data change, and nothing else
 
 
-def _wide_channel() -> onnx.ModelProto:
+def wide_channel() -> onnx.ModelProto:
     """A net in which one output channel has weights a hundred times as large, and hardly ever passes its ReLU."""
     model = model_of(SMALL_NET)
     held = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -117,11 +119,11 @@ def _wide_channel() -> onnx.ModelProto:
 def test_per_tensor_weights() -> None:
     data = {"x": np.random.default_rng(0).uniform(0, 1, (16, 4, 8, 8)).astype(np.float32)}
     options = InsertOptions(plan=PlanOptions(weights="per-tensor"), keep_float=0)
-    broken = open_model(insert(_wide_channel(), data=data, options=options).model)
+    broken = open_model(insert(wide_channel(), data=data, options=options).model)
     cause = first(diagnose(broken, data))
     assert cause.name == "per-tensor weights" and cause.where[0] == "w1"
     assert cause.figures["largest_over_median"] > 50
-    fixed = insert(_wide_channel(), data=data, options=InsertOptions(keep_float=0)).model
+    fixed = insert(wide_channel(), data=data, options=InsertOptions(keep_float=0)).model
     assert diagnose(open_model(fixed), data).causes == ()
 
 
@@ -129,7 +131,7 @@ def test_remedy_is_a_command() -> None:
     model, found = healthy()
     tensor = found.tensors["/stage8a/relu/Relu_output_0"]
     cause = first(causes(with_scales(model, {tensor.name: Scale.of(tensor.best / 3000)})))
-    options = ["--data", "images/", "--method", "auto", "-o", "b.onnx"]
+    options = ["--data", "images/", "--method", "auto", "--keep-float", "0", "-o", "b.onnx"]
     assert cause.commands("q.onnx", "b.onnx", options[:2]) == [["insert", "q.onnx", "--requantize", *options]]
     assert cause.commands("q.onnx", "b.onnx", options[:2], "m.onnx") == [["insert", "m.onnx", *options]]
 
@@ -181,6 +183,18 @@ def test_calibrated_on_another_order_of_channels(tmp_path: Path) -> None:
         cause.name == "preprocessing"
         and "its calibration data had color=bgr, the data have color=rgb" in cause.evidence
     )
+
+
+def test_other_preprocessing_that_loses_nothing_does_not_come_first(tmp_path: Path) -> None:
+    folder = tmp_path / "pixels.npy"
+    np.save(folder, np.random.default_rng(0).integers(0, 256, (12, 12, 12, 3), np.uint8))
+    net = model_of("""net (float[N,3,12,12] x) => (float[N,4,12,12] y) <float[8,3,1,1] w1, float[4,8,1,1] w2>
+    { c1 = Conv(x, w1) r1 = Relu(c1) c2 = Conv(r1, w2) y = Softmax<axis=1>(c2) }""")
+    read = [DataOptions(preprocess=f"color={color},scale=1/255") for color in ("bgr", "rgb")]
+    options = InsertOptions(data_options=read[0], keep_float=0, calibration=CalibrationOptions(method="percentile=60"))
+    model = insert(net, data=folder, options=options).model
+    first = diagnose(open_model(model), folder, DiagnosisOptions(data_options=read[1])).causes[0]
+    assert first.name == "saturated tensor" and first.remedy.options["method"] == "mse"
 
 
 @pytest.mark.slow
@@ -328,8 +342,8 @@ def test_plain_model_is_refused() -> None:
 def test_per_tensor_weights_that_the_file_holds_as_integers() -> None:
     data = {"x": np.random.default_rng(0).uniform(0, 1, (16, 4, 8, 8)).astype(np.float32)}
     options = InsertOptions(plan=PlanOptions(weights="per-tensor"), dq_only=True, keep_float=0)
-    model = open_model(insert(_wide_channel(), data=data, options=options).model)
+    model = open_model(insert(wide_channel(), data=data, options=options).model)
     cause = diagnose(model, data).causes[0]
     assert (cause.name, cause.gain) == ("per-tensor weights", None) and "holds integers" in cause.unmeasured
-    cause = diagnose(model, data, source=open_model(_wide_channel())).causes[0]
+    cause = diagnose(model, data, source=open_model(wide_channel())).causes[0]
     assert cause.name == "per-tensor weights" and cause.gain is not None and cause.gain > 0.1

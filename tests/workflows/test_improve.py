@@ -99,10 +99,10 @@ def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> Non
     assert any(
         line.startswith("on samples that did not") and line.endswith("; little is lost") for line in result.summary()
     )
-    assert result.causes is not None and result.causes.causes[0].name == "preprocessing", "the input is clipped"
+    assert result.causes is not None and result.causes.causes[0].name == "saturated tensor", "the method clips"
     text = "\n".join(result.summary())
     assert (
-        text.startswith("likely cause: preprocessing: ")
+        text.startswith("likely cause: saturated tensor: ")
         and "as given" in text
         and "bought" in text
         and f"wrote {tmp_path / 'out.onnx'}: {best.candidate.name}" in text
