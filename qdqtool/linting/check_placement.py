@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 
 from qdqtool.decisions import Decisions
+from qdqtool.display import counted
 from qdqtool.formats import INT8
+from qdqtool.graph.edit import traced
 from qdqtool.graph.heads import Head, nodes_before_weights, nodes_behind, outputs_of
 from qdqtool.graph.view import Node, Pair, Use
 from qdqtool.graph.weighted import is_depthwise
@@ -18,6 +20,7 @@ from qdqtool.match.attention import find_attentions
 from qdqtool.match.flow import Flow
 from qdqtool.match.groups import Group
 from qdqtool.match.sizes import made_of_sizes
+from qdqtool.match.target_points import RULE as EVERY_TENSOR
 from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
@@ -33,11 +36,24 @@ def split_fusion(context: LintContext) -> Iterator[CheckFault]:
 
     The fusion is split: the convolution writes INT8, the rest runs as a layer of its own in float, and the value is
     rounded once more. The pair belongs after the whole group. On the DLA every tensor needs a scale, so there it is
-    right.
+    right: a note tells of the pairs that `insert --target dla` placed.
     """
+    for_dla = [pair for pair in context.all_pairs if _is_for_dla(pair)]
+    if for_dla:
+        text = (
+            f"{counted(len(for_dla), 'pair')}, such as that of {for_dla[0].tensor}, placed for a DLA; a GPU fuses less"
+        )
+        yield CheckFault(context.model_place, text, "lint --target dla judges the model for the DLA", severity="note")
     for group, use, pair in split_reads(context):
+        if _is_for_dla(pair):
+            continue
         text = f"a Q/DQ pair between {group.start.op} {group.start.name} and the {use.node.op} that fuses with it"
         yield CheckFault(pair.tensor, text, _REMOVE, fixable=not context.view.is_output(pair.dequantize.outputs[0]))
+
+
+def _is_for_dla(pair: Pair) -> bool:
+    """Whether `insert` placed a pair since a DLA wants one on every tensor."""
+    return pair.quantize is not None and traced(pair.quantize, "rule") == EVERY_TENSOR
 
 
 def split_reads(context: LintContext) -> Iterator[tuple[Group, Use, Pair]]:
@@ -258,11 +274,13 @@ def idle_pair(context: LintContext) -> Iterator[CheckFault]:
     """A pair that no INT8 operator reads.
 
     It costs two kernels and a rounding and gains nothing: in front of Softmax, Sigmoid or another float operator, or
-    on an output of the network. Pairs that Q001, Q007 or Q008 tell of are left to them.
+    on an output of the network. Pairs that Q001, Q007 or Q008 tell of are left to them, and so are those for a DLA.
     """
     reported = {(id(use.node), use.index) for _, use, _ in (*split_reads(context), *decode_reads(context))}
     reported |= {(id(use.node), use.index) for _, use in shape_reads(context)}
     for name, pair, consumers in idle_pairs(context):
+        if _is_for_dla(pair):
+            continue
         output, direct = pair.dequantize.outputs[0], context.through(pair)
         given = context.view.is_output(output) or output in context.view.captured
         if given or not direct or any((id(use.node), use.index) not in reported for use in direct):
