@@ -239,17 +239,19 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
 def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> list[str]:
     """Judge a Q/DQ model, unless `--eval-data` did; after a training in float insert, with data that hold no labels.
 
-    Beside the model in float every answer that changed tells; of two in INT8 only labels say which one is better.
+    Beside the model in float every answer that changed tells; where its file is not known, labels do.
     """
     if not result.in_float:
         if args.eval_data:
             return []
-        before, judged = file_word(args.teacher or args.model), file_word(result.model)
+        known = args.teacher or (args.model if result.was_plain else None)
+        before, judged = "FP32.onnx" if known is None else file_word(known), file_word(result.model)
         data, samples = (
             ["--data", "TEST", *_given(args, {"preprocess": None})],
             "samples that did not train it for TEST",
         )
-        if not args.labels and (args.teacher or result.was_plain):
+        samples += "" if known is not None else ", the FP32 model for FP32.onnx"
+        if not args.labels and known is not None:
             return [f"to judge it, with {samples}: {command('compare', before, judged, *data)}"]
         data += [] if args.labels == "folders" else ["--labels", "LABELS"]
         data += option("--names", args.eval_names) if args.eval_names else []

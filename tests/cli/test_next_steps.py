@@ -219,7 +219,7 @@ def test_finetune_of_pairs_is_followed_by_what_judges_it(given: dict[str, str], 
     none = dict.fromkeys(("eval_data", "teacher", "preprocess", "labels", "eval_names"))
     result = SimpleNamespace(in_float=False, model="t.onnx", was_plain="was_plain" in given)
     (said,) = after_finetune(argparse.Namespace(**{**none, "model": "m.onnx", **given}), result)
-    begin = "compare" if {"teacher", "was_plain"} & set(given) else "evaluate t.onnx --baseline m.onnx"
+    begin = "compare" if {"teacher", "was_plain"} & set(given) else "evaluate t.onnx --baseline FP32.onnx"
     assert said.endswith(f": qdqtool {begin} {line}")
     assert after_finetune(argparse.Namespace(eval_data="e"), result) == []
 
