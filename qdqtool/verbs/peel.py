@@ -149,14 +149,18 @@ def peel(
     _take_names(flat.proto, wide)
     if not options.emit:  # then no file tells a builder of them
         notes += notes_of_two_ranges(found.view, found.rules, found.cache.entries, options.trt_version)
+    text = format_cache(found.cache).encode()
+    replaced = cache is None and cache_path is not None and _holds_other(cache_path, text)
     with FileSet((*opened.files, *clean.files)) as files:
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None, files)
         if cache_path is not None:
             facts = _facts(opened, found.cache, covered, options)
             if table.provenance.data:
                 facts["data"] = table.provenance.data
-            write_with_sidecar(cache_path, format_cache(found.cache).encode(), facts, files)
+            write_with_sidecar(cache_path, text, facts, files)
         emitted = write_emitted(texts, places, files)
+    if replaced:
+        notes.append(f"{cache_path} replaced another cache; --cache writes another file")
     barred = files.not_executable.items()
     notes += [f"{path} could not be made executable ({reason}): run it with sh" for path, reason in barred]
     return PeelResult(
@@ -175,6 +179,11 @@ def peel(
         layers=layers,
         dla=_dla_report(found.view, found.plan, options),
     )
+
+
+def _holds_other(place: Path, text: bytes) -> bool:
+    """Whether a file is there that holds something else."""
+    return place.is_file() and (place.stat().st_size != len(text) or place.read_bytes() != text)
 
 
 def _decide(

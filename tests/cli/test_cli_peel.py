@@ -48,6 +48,8 @@ def test_the_file_that_went_in_and_the_bits_of_each_scale(capsys: Capsys, tmp_pa
     assert {name: contents(tmp_path)[name] for name in before} == before
     for part in ("m.qdq.peeled.onnx", "m.qdq.cache", "TRT-8502-EntropyCalibration2", "trtexec --onnx="):
         assert part in said.out
+    assert run(capsys, "peel", qdq, *GPU).err == ""
+    assert "replaced another cache" in run(capsys, "peel", qdq, *GPU[:-1], "8601").err
 
 
 def test_places_of_ones_own(capsys: Capsys, tmp_path: Path) -> None:
