@@ -124,12 +124,11 @@ class GraftResult(Displayed, Generic[ModelT]):
 
     def _mostly_float32(self, rest: TypedRest) -> list[str]:
         """That most of the engine will be FP32 for want of data, where that is so."""
-        choice = rest.choice
-        slow, total = len(choice.reasons) - choice.int8, len(choice.operators)
-        unknown = any(one.rule == "range" for one in choice.reasons.values())
+        unknown = any(one.rule == "range" for one in rest.choice.reasons.values())
+        slow, total = rest.products["FP32"], sum(rest.products.values())
         if self.data is not None or not unknown or 2 * slow <= total:
             return []
-        share = f"{slow} of {total} operators, {100 * slow / total:.0f} %"
+        share = f"{slow} of {counted(total, 'convolution')} and matrix products"
         return [f"this engine will be mostly FP32 ({share}): the cache does not have their values; give --data"]
 
     def _placed(self) -> str:
