@@ -87,7 +87,8 @@ def readme(title: str, said: Sequence[str], builds: Sequence[BuildScript], serve
         "",
         f"Copy this folder to the board; run `sh {BENCH}`: it builds {engines} and prints the GPU time of each.",
         *([_CLOCKS] if "Jetson" in title else []),
-        f"`sh {builds[0].name}` builds what was kept; flags may follow." + (f" {others} run it." if others else ""),
+        f"`sh {builds[0].name}` builds what was kept; flags may follow."
+        + (f" {others} {'run' if served[1:] else 'runs'} it." if others else ""),
         "`candidates.txt` lists what was tried; `deploy.json` has all figures.",
         "`qdqtool run recipe.toml` makes the kept model again.",
     ]

@@ -61,10 +61,12 @@ def colon(context: LintContext) -> Iterator[CheckFault]:
         text = (
             f"{len(names)} names of activations contain ':', where some readers of caches, not TensorRT, cut them off"
         )
-        todo = "qdqtool lint --fix Q017 renames them; with a cache: qdqtool cache convert --sanitize-names --model"
+        calibrated = "scales" in _metadata(context)
+        which = "the FP32 model, before insert" if calibrated else "them"
+        todo = f"qdqtool lint --fix Q017 renames {which}; with a cache: qdqtool cache convert --sanitize-names --model"
         unread = context.asked is not None and not context.asked.has_caches
         severity: Severity | None = "note" if unread or context.target == RTX_TARGET else None
-        yield CheckFault(names[0], text, todo, fixable="scales" not in _metadata(context), severity=severity)
+        yield CheckFault(names[0], text, todo, fixable=not calibrated, severity=severity)
 
 
 @check("Q018", "node-names", "note")

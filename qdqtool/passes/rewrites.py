@@ -65,7 +65,7 @@ REWRITES = (
         restore_scales,
         lambda count: (
             f"one scale each for {counted(count, 'weight')}, factors of the channels after the products: "
-            "TensorRT for RTX then writes FP16; the INT8 weights are the same"
+            "TensorRT for RTX then writes FP16; the codes of the weights are the same"
         ),
         half_only=True,
         changes_pairs=True,
