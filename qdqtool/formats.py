@@ -25,8 +25,7 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.limited_reading import RULES, read_toml
-from qdqtool.rule_files import rules_folder
+from qdqtool.rule_files import format_rows
 
 _LARGEST_BLOCK_SCALE = 448  # of E4M3
 MIXED = "mixed"
@@ -153,10 +152,9 @@ class NumberFormat:
 @cache
 def number_formats() -> dict[str, NumberFormat]:
     """Name -> format, in the order of rules/formats.toml."""
-    path = rules_folder() / "formats.toml"
     names = [one.name for one in fields(NumberFormat)]
     found = {}
-    for row in read_toml(path, RULES)["format"]:
+    for row in format_rows():
         values = {name: row[name] for name in names if name in row}
         lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         found[row["name"]] = NumberFormat(**{**values, **lists})

@@ -50,6 +50,13 @@ def rules_folder() -> Path:
     raise QdqError(package, "the rules are missing from this installation", "install qdqtool again")
 
 
+@functools.cache
+def format_rows() -> list[dict[str, Any]]:
+    """The rows of rules/formats.toml as they stand: one for each number format."""
+    rows: list[dict[str, Any]] = read_toml(rules_folder() / "formats.toml", RULES)["format"]
+    return rows
+
+
 def documents_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     """A rules file and, after it, those that it extends, read and checked."""
     document = read_rules(path)

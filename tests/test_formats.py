@@ -17,8 +17,10 @@ from qdqtool import InsertOptions, PeelOptions, formats, insert, peel
 from qdqtool.errors import QdqError
 from qdqtool.formats import INT8, NumberFormat, number_format, number_formats
 from qdqtool.graph.model import Model
+from qdqtool.limited_reading import RULES, read_toml
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.quant_params import coding_of, pair_scale, scale_of
+from qdqtool.rule_files import format_rows
 from qdqtool.scales import Scale
 from tests.graphs import SMALL_NET, model_of
 
@@ -80,8 +82,9 @@ cache = false
 method = "auto"
 stored = "float"
 """
-    (tmp_path / "formats.toml").write_text((formats.rules_folder() / "formats.toml").read_text() + row)
-    monkeypatch.setattr(formats, "rules_folder", lambda: tmp_path)
+    (tmp_path / "narrow.toml").write_text(row)
+    rows = [*format_rows(), *read_toml(tmp_path / "narrow.toml", RULES)["format"]]
+    monkeypatch.setattr(formats, "format_rows", lambda: rows)
     number_formats.cache_clear()
     yield number_format("narrow")
     number_formats.cache_clear()
@@ -141,6 +144,8 @@ def test_codes_between_the_bounds_of_a_row_are_of_its_format(narrow: NumberForma
     assert pair_scale(view, view.pairs["x"][0]).format == narrow
     with pytest.raises(QdqError, match="quantized to narrow"):
         peel(model_of(text), PeelOptions("8502", "gpu"), cache=tmp_path / "narrow.cache")
+    back = peel(model_of(text), PeelOptions("8502", "gpu"))
+    assert back.cache is None and not any("weights" in note for note in back.notes), "no weight was stored as codes"
     with pytest.raises(QdqError, match="quantized to narrow"):
         ptq = PeelOptions("8502", "gpu", force_ptq=True, data={"x": np.ones((4, 4), np.float32)})
         peel(model_of(text), ptq, cache=tmp_path / "narrow.cache")

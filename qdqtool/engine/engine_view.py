@@ -78,6 +78,8 @@ class EngineView(GraphView):
         for name, pair in self.activation_pairs.items():
             self._root.pop(name, None)
             self._hidden -= {id(pair.quantize), id(pair.dequantize)}
+            if pair.quantize is not None:  # a Clip to fewer codes is no layer
+                self._root |= {node.key: pair.quantize.outputs[0] for node in pair.between}
         self._see_through(casts)
         self.pairs = kept
         self.nodes = [node for node in self.every if id(node) not in self._hidden]

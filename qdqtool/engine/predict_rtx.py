@@ -148,7 +148,7 @@ class _RtxLayers:
     ) -> tuple[tuple[int, int], PredictedLayer]:
         inside = {id(node) for node in nodes}
         made = [name for node in nodes for name in node.outputs if name]
-        read = [name for node in nodes for name in node.inputs if name and name not in set(made)]
+        read = [name for node in nodes for name in node.inputs if name and self.view.root(name) not in made]
         given = [
             name
             for name in made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user may decide about the places of pairs. `-h` reads these declarations: no onnx here, and no rules."""
+"""What the user may decide about the places of pairs. `-h` reads these declarations: no onnx, and of rules, names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from qdqtool.errors import QdqError
 from qdqtool.options import ADVANCED, Option, TextOption, check_choices, option
+from qdqtool.rule_files import format_rows
 from qdqtool.target_options import TARGETS, TargetOptions
 from qdqtool.trtversion import TrtVersion, parse
 
@@ -23,6 +24,8 @@ DepthwiseType = Literal["int8", "float"]
 DecoderType = Literal["float", "int8"]
 AttentionType = Literal["auto", "int8", "float"]
 
+_ROWS = [f"{row['name']}{' (weights alone)' if row.get('roles') == ['weight'] else ''}" for row in format_rows()]
+_FORMATS = ", ".join([f"{_ROWS[0]} (default)", *_ROWS[1:], "mixed (by operator)"])
 _DIGITS = 9  # of a number of operators
 _BLOCKS = (16, 32, 64, 128)  # that TensorRT for RTX builds into a product
 
@@ -160,8 +163,7 @@ class PlanOptions(TargetOptions):
     format: str = option(
         "int8",
         "--format",
-        "number format of the pairs: int8 (default), fp8, int4 (weights alone), nvfp4, mixed (by operator); see"
-        " docs/formats.md",
+        f"number format of the pairs: {_FORMATS}; see docs/formats.md",
         metavar="F",
     )
     block: int | None = option(

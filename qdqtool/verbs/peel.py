@@ -130,7 +130,7 @@ def peel(
     if peeled.uncached is not None:
         _, row = peeled.uncached
         notes.append(f"no cache is written: none holds {row.title}")
-        if options.source is None:
+        if options.source is None and row.stored == "codes":
             notes.append(f"weights are the values of their {row.title} codes; --source gives them as they were before")
         given = give_typed(clean.proto, replace(clean, kind=opened.kind, path=opened.path), target, None)
         kept = ScaleTable(peeled.scales)

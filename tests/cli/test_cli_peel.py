@@ -13,6 +13,7 @@ import pytest
 
 from qdqtool.scales import Scale, ScaleTable
 from tests.cli.command import contents, refused, run, write_net
+from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
 SCALES = {"x": 0.1, "r1": 0.2, "r2": 0.3, "g": 0.4}
@@ -50,6 +51,17 @@ def test_the_file_that_went_in_and_the_bits_of_each_scale(capsys: Capsys, tmp_pa
         assert part in said.out
     assert run(capsys, "peel", qdq, *GPU).err == ""
     assert "replaced another cache" in run(capsys, "peel", qdq, *GPU[:-1], "8601").err
+
+
+def test_json_of_a_format_without_caches(capsys: Capsys, tmp_path: Path) -> None:
+    wide = """g (float[16,16] x) => (float[16,16] y) <float[16,32] w, float[32,16] v> {
+        m = MatMul(x, w) r = Relu(m) y = MatMul(r, v)
+    }"""
+    onnx.save(model_of(wide), tmp_path / "m.onnx")
+    words = ("--format", "fp8", "--float-heads", "none", "-q")
+    assert run(capsys, "insert", tmp_path / "m.onnx", *words).code == 0
+    said = run(capsys, "peel", tmp_path / "m.qdq.onnx", *GPU, "--json")
+    assert said.code == 0 and json.loads(said.out)["cache"] is None
 
 
 def test_places_of_ones_own(capsys: Capsys, tmp_path: Path) -> None:

@@ -9,17 +9,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from qdqtool import insert, predicted_layers, show_engine
-from qdqtool.engine.predict import PredictedLayer
+from qdqtool.engine.predict import PredictedLayer, predict_layers
 from qdqtool.engine.predict_rtx import predict_rtx_layers
 from qdqtool.errors import QdqError
 from qdqtool.graph.view import GraphView
 from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.insert_options import InsertOptions
-from tests.graphs import model_of
+from tests.graphs import SMALL_NET, model_of
 from tests.rtx.measure import EVIDENCE
 from tests.rtx.minimal_graphs import all_models, quantized
 
@@ -137,3 +138,21 @@ def test_casts_run_in_the_kernels_beside_them_as_the_forecast_counts_them() -> N
     assert types.count(({"FP16"}, {"FP16"})) == 1, "the product alone"
     ends = predicted_layers(model, target="rtx").ends
     assert [ends.count(one) for one in (("FP32", "FP16"), ("FP16", "INT8"), ("FP16", "FP16"))] == [1, 1, 1]
+
+
+def test_a_clip_to_fewer_codes_is_no_layer_of_its_own() -> None:
+    plain = insert(model_of(SMALL_NET)).model
+    clipped = onnx.ModelProto.FromString(plain.SerializeToString())
+    graph = clipped.graph
+    ends = [onnx.numpy_helper.from_array(np.int8(code), name) for code, name in ((-127, "low"), (127, "high"))]
+    graph.initializer.extend(ends)
+    makers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
+    for node in [one for one in graph.node if one.op_type == "DequantizeLinear"]:
+        cut = onnx.helper.make_node("Clip", [node.input[0], "low", "high"], [f"{node.input[0]}_cut"])
+        graph.node.insert([*graph.node].index(makers[node.input[0]]) + 1, cut)
+        node.input[0] = cut.output[0]
+    for layers in (layers_of, lambda model: predict_layers(GraphView(model.graph))):
+        found = [
+            [(one.kind, one.compute, one.inputs, one.outputs) for one in layers(model)] for model in (plain, clipped)
+        ]
+        assert found[0] == found[1]
