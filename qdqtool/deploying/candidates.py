@@ -108,15 +108,14 @@ def _qdq(effort: Effort) -> list[DeployCandidate]:
 
 
 def _typed_dla(effort: Effort) -> list[DeployCandidate]:
-    """Q/DQ models for a DLA that takes them."""
+    """Q/DQ models for a DLA that takes them; a BatchNormalization between pairs would stay a layer of its own."""
     found = [
-        DeployCandidate(f"insert-{method}", "qdq", (_insert(method=method),), "every tensor with a scale")
+        DeployCandidate(f"insert-{method}", "qdq", (_insert(method=method, fold_bn=True),), "every tensor with a scale")
         for method in ("auto", "entropy")
     ]
     if effort != "fast":
-        found.append(
-            DeployCandidate("condition", "qdq", (_insert(method="auto", condition="auto"),), "weights edited first")
-        )
+        edited = _insert(method="auto", condition="auto", fold_bn=True)
+        found.append(DeployCandidate("condition", "qdq", (edited,), "weights edited first"))
     return found
 
 
