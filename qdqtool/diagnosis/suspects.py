@@ -35,6 +35,7 @@ from qdqtool.match.options import names_word
 from qdqtool.metadata import stored_table
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.passes.condition.layout import as_cube, from_cube, readable
+from qdqtool.passes.insert import is_estimated
 from qdqtool.recipe.values import OptionValue, RecipeStep
 from qdqtool.scales import Scale
 from qdqtool.simulation.rounding import fake_quantize_weight
@@ -154,11 +155,13 @@ def per_tensor_weights(found: Evidence) -> Iterator[Suspect]:
 def _other_weights(found: Evidence) -> RecipeStep:
     """The step that changes scales of weights alone: `graft` of the scales of the activations.
 
-    What accuracy keeps in float would be INT8 after it, and pairs without a symmetric scale have none that it takes.
+    What accuracy keeps in float would be INT8 after it, and pairs without a symmetric scale from data have none that it
+    takes.
     """
     context, table = found.context, stored_table(found.context.model.proto)
     kept = table is not None and bool(table.decisions.float_layers)
-    grafts = context.target == "gpu" and not context.has_halves and not kept
+    estimated = any(map(is_estimated, context.all_pairs))
+    grafts = context.target == "gpu" and not (context.has_halves or kept or estimated)
     if grafts and found.tensors.keys() == context.activation_pairs.keys():
         heads = {} if found.quantized_heads else {"float-heads": "regression"}
         return RecipeStep("graft", "graft", options=heads)

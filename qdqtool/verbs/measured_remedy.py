@@ -27,7 +27,7 @@ def with_brought(causes: LossCauses, found: Evidence) -> LossCauses:
     """The causes, the first of which has a figure of what its command takes off the loss.
 
     The command calibrates on the half of the data that the evidence takes ranges from. Where it fails, there is no
-    figure: it says why when it is run. Nor is there one where nothing is lost.
+    figure: it says why when it is run. Nor is there one where nothing is lost, or weights lie in files of their own.
     """
     if not causes.causes or found.loss < LEAST_GAIN:
         return causes
