@@ -322,13 +322,19 @@ class _Deployment:
             candidates = [one for one in candidates if one.format != FP8.name]
         candidates.sort(key=lambda one: self.fp16_first and not one.is_float)
         shuffles = has_shuffles(self._job.model, self._target)
-        total, trials = len(candidates) + shuffles, list[CandidateTrial]()
+        if shuffles:  # FP16's builds are cut at them, too
+            candidates = [without_shuffles(one) if one.form == "fp16" else one for one in candidates]
+        others = shuffles and not all(one.is_float for one in candidates)
+        total, trials = len(candidates) + others, list[CandidateTrial]()
         with counting("way", total) as count:
             while len(trials) < total:
                 if len(trials) < len(candidates):
                     candidate = candidates[len(trials)]
                 else:
-                    best = choose(trials, self._options.max_loss, self._compared).kept
+                    quantized = [one for one in trials if not one.candidate.is_float]
+                    if all(one.failed for one in quantized):
+                        break
+                    best = choose(quantized, self._options.max_loss, self._compared).kept
                     candidate = without_shuffles(best.candidate)
                 self._beat.begin(candidate.name)
                 trials.append(self._try(candidate, judge))

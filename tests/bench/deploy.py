@@ -130,6 +130,7 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
     times: dict[str, dict[str, float | None]] = {}
     tried = candidates_for(target, asked.effort)  # type: ignore[arg-type]
     rewrites = has_shuffles(asked.model, target)
+    tried = [without_shuffles(one) if rewrites and one.form == "fp16" else one for one in tried]
     for number, one in enumerate(tried, 1):
         place = work / one.name
         place.mkdir()
@@ -151,7 +152,8 @@ def _rows(asked: Asked, work: Path) -> list[dict[str, Any]]:
             trials.append(CandidateTrial(one, failed=error.line()))
         if rewrites and number == len(tried):  # as the verb does: the best of them, behind lint --fix Q030
             rewrites = False
-            best = choose(trials, None, lambda a, b: loss_between(chosen_by[b], chosen_by[a])).kept
+            quantized = [one for one in trials if not one.candidate.is_float]
+            best = choose(quantized, None, lambda a, b: loss_between(chosen_by[b], chosen_by[a])).kept
             tried.append(without_shuffles(best.candidate))
     if target.form == "qdq" and asked.peers is not None:
         trials += _peers(asked, work, split.calibrate, reporter, found)
