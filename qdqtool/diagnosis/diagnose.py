@@ -32,6 +32,7 @@ from qdqtool.trtversion import TrtVersion
 # Traits of the network are looked for where so much is lost beside its faults: INT8 models that lose less at their
 # outputs lose 8 % of their figure at most (measuring/output_loss.py).
 _TRAIT_LOSS = 0.1
+_REST = 0.25  # of a gain: what fewer places leave of it where they are the cause
 _SAMPLES = 32  # that losses are measured on: those of a classifier on eight others differ by 0.08
 
 
@@ -93,7 +94,7 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
                 if not suspect.named and gain < max(LEAST_GAIN, suspect.part * loss):
                     unlikely += [] if suspect.narrower else [(cause, suspect.change)]
                     continue
-                if any(found.reference.loss(narrower(base)) - left < MOST * gain for narrower in suspect.narrower):
+                if any(found.reference.loss(narrower(base)) - left < _REST * gain for narrower in suspect.narrower):
                     continue
                 cause = replace(cause, gain=gain)
                 changes.append(suspect.change)

@@ -64,8 +64,8 @@ class Suspect:
         change: makes the model without it; None where no change shows what its remedy wins.
         named: whether it is a cause whatever its gain is.
         part: of the loss, that the change wins of a cause.
-        narrower: makes models without causes of fewer places, which win most of what `change` wins where they are the
-            cause.
+        narrower: makes models without causes of fewer places, which win nearly all that `change` wins where they are
+            the cause.
         after: makes the model that `change` is held against, where that is better than the given one: without it two
             things would change.
     """

@@ -68,7 +68,7 @@ from qdqtool.workflows.improve_result import Bought, ImproveResult
 from qdqtool.workflows.judge import Judges, target_of_candidate
 
 _BLAMED = 5
-_DIAGNOSED = 32  # samples
+_DIAGNOSED = 64  # samples
 _KINDS: dict[str, Kind] = {"gpu": "gpu", "dla": "dla", RTX_TARGET: "rtx"}
 _ALL = 2  # the job that calibrates by all samples, after those of the halves
 # They end the search sooner or change messages alone: measurements are the same without them. A file holds `source`.
