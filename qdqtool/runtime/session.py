@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 
@@ -111,17 +112,30 @@ def run_session(
     feed: Mapping[str, Array],
     where: object,
     todo: str = "check the data's shapes",
-) -> list[Array]:
-    """The named outputs of a session for one batch.
+    held: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """The named outputs of a session for one batch: arrays; those of `held` are written to the OrtValues given there.
 
     Raises:
         QdqError: onnxruntime cannot run it (shapes that do not go together, memory).
     """
     try:
-        found: list[Array] = session.run(list(outputs), dict(feed))
+        if not held:
+            return list(session.run(list(outputs), dict(feed)))
+        binding, given = session.io_binding(), {name: np.asarray(array, order="C") for name, array in feed.items()}
+        for name, array in given.items():
+            binding.bind_cpu_input(name, array)
+        wanted = list(dict.fromkeys(outputs))
+        for name in wanted:
+            if name in held:
+                binding.bind_ortvalue_output(name, held[name])
+            else:
+                binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        found = dict(zip(wanted, binding.get_outputs(), strict=True))
+        return [held[name] if name in held else np.array(found[name].numpy()) for name in outputs]
     except Exception as error:  # onnxruntime's exceptions share no base class but this
         raise QdqError(where, f"onnxruntime cannot run it ({one_line(error)})", todo) from error
-    return found
 
 
 def copy_without(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:

@@ -24,21 +24,29 @@ _INTERRUPTED = 130  # the exit code of a command that a signal ended
 LOST = 64  # that of a process that `launch` started and that lost another one: `launch` says so, once
 STARTED = "QDQTOOL_STARTED"  # a variable of such processes
 _BANNER = f"\n{'=' * 83}\n=   BAD TERMINATION"  # of MPICH, where a signal ended a rank: it ends the others
-_LAUNCHERS = (  # variables of rank and size: torchrun, MPICH, Open MPI, Slurm
-    ("RANK", "WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+_LAUNCHERS = (  # variables of rank, size and rank on this machine: torchrun, MPICH, Open MPI, Slurm
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def launched() -> tuple[int, int]:
     """The rank of this process and how many its launcher started; 0 and 1 without a launcher."""
-    for names in _LAUNCHERS:
+    for *names, _ in _LAUNCHERS:
         rank, size = (os.environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal() and int(size) > 1:
             return int(rank), int(size)
     return 0, 1
+
+
+def take_gpu() -> None:
+    """Show CUDA one GPU of this machine, by the rank of this process on it; one that is visible alone is taken."""
+    local = next((int(one) for *_, name in _LAUNCHERS if (one := os.environ.get(name, "")).isdecimal()), 0)
+    visible = [one for one in os.environ.get(_GPUS, "").split(",") if one]
+    os.environ[_GPUS] = visible[local % len(visible)] if visible else str(local)
 
 
 def chosen_reducer(name: ReducerName) -> Literal["torch", "mpi"]:

@@ -85,7 +85,7 @@ def prepare(
     multiplier[at_bound(parameters, bounds)] = 0
     return TrainingRun(
         parameters=parameters,
-        student=GraphStudent(gradients, graph.loss, graph.parts, largest, objective.feed, sessions),
+        student=GraphStudent(gradients, graph.loss, graph.parts, largest, objective.feed, sessions, parameters),
         batches=batches,
         measure=HeldOutLoss(
             Model(graph.proto),

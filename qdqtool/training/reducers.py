@@ -21,8 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.errors import QdqError
-from qdqtool.training.launch import LOST, STARTED, LostWorkerError, chosen_reducer, launched, missing_reducer
+from qdqtool.errors import MissingPackageError, QdqError
+from qdqtool.runtime.installed import load_onnxruntime, one_line
+from qdqtool.training.launch import LOST, STARTED, LostWorkerError, chosen_reducer, launched, missing_reducer, take_gpu
 from qdqtool.training.options import ReducerName
 
 Array = npt.NDArray[Any]
@@ -55,8 +56,15 @@ class Reducer(Protocol):
         """
         ...
 
-    def all_reduce(self, array: Array) -> None:
-        """Replace the arrays of all ranks by their sum, which is the same on all.
+    def added(self, first: Any, gradient: Any) -> Any:
+        """The sum, for `all_reduce`, of what it gave before (None at first) and the vector that an OrtValue holds."""
+        ...
+
+    def all_reduce(self, vector: Any) -> Array:
+        """The sum of the vectors of all ranks, which is the same on all. The vector is the reducer's to change.
+
+        Args:
+            vector: an array, or what `added` gave.
 
         Raises:
             LostWorkerError: a worker is gone.
@@ -110,9 +118,14 @@ class MpiReducer:
             self, array, partial(self._checked, self._world.Send), partial(self._checked, self._world.Recv)
         )
 
-    def all_reduce(self, array: Array) -> None:
+    def added(self, first: Any, gradient: Any) -> Any:
+        """See `Reducer`; MPI takes them through the host."""
+        return np.array(gradient.numpy()) if first is None else first + gradient.numpy()
+
+    def all_reduce(self, vector: Any) -> Array:
         """See `Reducer`."""
-        self._checked(self._world.Allreduce, self._mpi.IN_PLACE, array)
+        self._checked(self._world.Allreduce, self._mpi.IN_PLACE, vector)
+        return np.asarray(vector)
 
     def _checked(self, call: Any, *arguments: Any) -> None:
         try:
@@ -128,13 +141,17 @@ class MpiReducer:
 
 
 class TorchReducer:
-    """torch.distributed with gloo: under torchrun, or any launcher that sets its four variables."""
+    """torch.distributed: under torchrun, or any launcher that sets its four variables.
 
-    def __init__(self) -> None:
-        """Join the processes that the launcher started.
+    Arrays go by gloo. Vectors on GPUs are summed there by NCCL, without a copy on the host.
+    """
+
+    def __init__(self, *, on_gpus: bool = False) -> None:
+        """Join the processes that the launcher started; `on_gpus` joins their GPUs, too.
 
         Raises:
-            MissingPackageError: PyTorch is not installed.
+            MissingPackageError: PyTorch is not installed, or onnxruntime is older than DLPack in it.
+            QdqError: NCCL does not start.
         """
         try:
             import torch
@@ -144,7 +161,20 @@ class TorchReducer:
 
         self._torch, self._group = torch, distributed
         # A rank waits while rank 0 measures; one that ends closes its connections, which the others see at once.
-        distributed.init_process_group("gloo", timeout=timedelta(days=7))
+        patience = timedelta(days=7)
+        if on_gpus:
+            runtime = load_onnxruntime()
+            if not hasattr(runtime.OrtValue, "__dlpack__"):
+                reason = f"onnxruntime {runtime.__version__} does not share a GPU's memory with PyTorch"
+                raise MissingPackageError("--reducer", reason, 'pip install "onnxruntime-gpu>=1.26"')
+            try:
+                distributed.init_process_group("cpu:gloo,cuda:nccl", timeout=patience)
+                distributed.all_reduce(torch.zeros(1, device="cuda"))
+            except (AssertionError, RuntimeError, ValueError) as error:  # PyTorch without CUDA or NCCL; two on one GPU
+                todo = "give each worker a GPU and PyTorch for CUDA, or leave =all-reduce out"
+                raise QdqError("--reducer", f"NCCL does not start ({one_line(error)})", todo) from error
+        else:
+            distributed.init_process_group("gloo", timeout=patience)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
     def broadcast(self, array: Array) -> None:
@@ -157,13 +187,23 @@ class TorchReducer:
             self, array, partial(self._checked, self._group.send), partial(self._checked, self._group.recv)
         )
 
-    def all_reduce(self, array: Array) -> None:
-        """See `Reducer`."""
-        self._checked(self._group.all_reduce, array)
+    def added(self, first: Any, gradient: Any) -> Any:
+        """See `Reducer`; PyTorch sees the memory of the OrtValue."""
+        vector = self._torch.from_dlpack(gradient)
+        return vector.clone() if first is None else first.add_(vector)
 
-    def _checked(self, call: Any, array: Array, *rank: int) -> None:
+    def all_reduce(self, vector: Any) -> Array:
+        """See `Reducer`."""
+        if isinstance(vector, np.ndarray):
+            self._checked(self._group.all_reduce, vector)
+            return vector
+        self._checked(self._group.all_reduce, np.zeros(1))  # gloo sees a lost worker, for which NCCL would wait
+        self._checked(self._group.all_reduce, vector)
+        return np.asarray(vector.cpu())
+
+    def _checked(self, call: Any, vector: Any, *rank: int) -> None:
         try:
-            call(self._torch.from_numpy(array), *rank)
+            call(self._torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector, *rank)
         except RuntimeError as error:
             raise LostWorkerError from error
 
@@ -174,12 +214,12 @@ class TorchReducer:
 
 
 @contextmanager
-def joined(name: ReducerName, workers: int) -> Iterator[Reducer | None]:
+def joined(name: ReducerName, workers: int, provider: str = "cpu") -> Iterator[Reducer | None]:
     """The other processes of this training, left at the end; None without a launcher and for one worker.
 
     Signals are for rank 0, which stops the others.
     """
-    reducer = open_reducer(name, workers)
+    reducer = open_reducer(name, workers, provider)
     if reducer is None:
         yield None
         return
@@ -195,11 +235,13 @@ def joined(name: ReducerName, workers: int) -> Iterator[Reducer | None]:
     reducer.close(failed=False)
 
 
-def open_reducer(name: ReducerName, workers: int) -> Reducer | None:
+def open_reducer(name: ReducerName, workers: int, provider: str = "cpu") -> Reducer | None:
     """Join the other processes that a launcher started; None without one, and for one worker.
 
+    With a provider of GPUs this process takes one of them, and all-reduce by PyTorch is NCCL's.
+
     Raises:
-        QdqError: more workers than the launcher started, or no launcher.
+        QdqError: more workers than the launcher started, or no launcher; NCCL does not start.
         MissingPackageError: what the reducer needs is not installed.
     """
     _, size = launched()
@@ -209,4 +251,8 @@ def open_reducer(name: ReducerName, workers: int) -> Reducer | None:
         raise QdqError(f"--workers {workers}", started, todo)
     if size == 1:
         return None
-    return MpiReducer() if chosen_reducer(name) == "mpi" else TorchReducer()
+    if provider != "cpu":
+        take_gpu()
+    if chosen_reducer(name) == "mpi":
+        return MpiReducer()
+    return TorchReducer(on_gpus=provider != "cpu" and name.endswith("=all-reduce"))

@@ -5,7 +5,7 @@ Batch i * W + r of an update is computed by rank r of W. Rank 0 adds the gradien
 what one process does that accumulates as many: the sum has the same bits. It sends the weights to the others.
 
 By all-reduce each rank adds up its own batches, gets the sum of all ranks and moves its weights by itself. The sum is
-the same on all ranks, in an order that the library chooses.
+the same on all ranks, in an order that the library chooses. What a GPU computed stays there until it is summed.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class StepGradients:
         found = []
         for computed in self._computed(step, values):
             if self.batches == 1:
-                self._run.parameters.gather(computed.gradients, values, total)
+                self._write(computed, values, total)
                 return [_facts(computed)]
-            self._add_up(computed, values)
+            self._write(computed, values, self._own)
             if self._reducer is None:
                 total += self._own
                 found.append(_facts(computed))
@@ -120,7 +120,7 @@ class StepGradients:
             step, values = int(order[1]), self._run.values()
             if not self._all_reduce:
                 for computed in self._computed(step, values):
-                    self._add_up(computed, values)
+                    self._write(computed, values, self._own)
                     for _ in self._reducer.gather(self._own):
                         pass
                     self._gathered(_facts(computed))
@@ -153,14 +153,17 @@ class StepGradients:
         """The mean gradient of all ranks, on each of them; on rank 0 the facts of all batches in order."""
         assert self._reducer is not None
         total[...] = 0
-        own = []
+        own, held = list[BatchFacts](), None
         for computed in self._computed(step, values):
-            self._run.parameters.gather(computed.gradients, values, total)
+            if isinstance(computed.gradients, Mapping):
+                self._run.parameters.gather(computed.gradients, values, total)
+            else:
+                held = self._reducer.added(held, computed.gradients)
             own.append(_facts(computed))
         with self._timed("exchange"):
-            self._reducer.all_reduce(total)
+            reduced = self._reducer.all_reduce(total if held is None else held)
             found = [one for facts in own for one in self._gathered(facts)]
-        total *= np.float32(1 / self.batches)
+        np.multiply(reduced, np.float32(1 / self.batches), out=total)
         return found
 
     def _computed(self, step: int, values: Values) -> Iterator[Computed]:
@@ -182,9 +185,12 @@ class StepGradients:
         yield
         self.seconds[what] += time.monotonic() - begun
 
-    def _add_up(self, computed: Computed, values: Values) -> None:
-        self._own[...] = 0
-        self._run.parameters.gather(computed.gradients, values, self._own)
+    def _write(self, computed: Computed, values: Values, into: Float32) -> None:
+        into[...] = 0
+        if isinstance(computed.gradients, Mapping):
+            self._run.parameters.gather(computed.gradients, values, into)
+        else:
+            into += computed.gradients.numpy()
 
     def _gathered(self, own: BatchFacts) -> list[BatchFacts]:
         """On rank 0 the facts of all ranks, in order: float64 on their way, so that they are the same."""

@@ -19,6 +19,7 @@ from qdqtool.graph.model import Model
 from qdqtool.runtime.installed import load_onnxruntime
 from qdqtool.runtime.providers import provider_names
 from qdqtool.runtime.session import run_session, session_options, start_session, strip_weights
+from qdqtool.training.parameters import Parameters, Slot
 from qdqtool.training.training_run import Computed, Values
 
 Array = npt.NDArray[Any]
@@ -38,6 +39,11 @@ class SessionOptions:
     threads: int = 1
     provider: str = "cpu"
 
+    @property
+    def device(self) -> str | None:
+        """The device that gradients stay on, as onnxruntime names it; None: they come as arrays."""
+        return None if self.provider == "cpu" else "cuda"
+
 
 class Session:
     """One graph that is run again and again: pairs computed as written, ORT_ENABLE_BASIC."""
@@ -53,15 +59,15 @@ class Session:
         providers = provider_names(runtime, how.provider)
         self._session = start_session(runtime, (*parts, self._names), options, providers, "the training graph")
 
-    def run(self, feed: Mapping[str, Array]) -> list[Array]:
-        """The tensors, in the order of `names`; what the graph does not take is passed over.
+    def run(self, feed: Mapping[str, Array], held: Mapping[str, Any] | None = None) -> list[Any]:
+        """The tensors, in the order of `names`; what the graph does not take is passed over. `held`: see `run_session`.
 
         Raises:
             QdqError: onnxruntime cannot run it.
         """
         given = {name: array for name, array in feed.items() if name in self._fed}
         todo = "is there enough memory for the batch? --batch 1 needs the least"
-        return run_session(self._session, self._names, given, "the training graph", todo)
+        return run_session(self._session, self._names, given, "the training graph", todo, held)
 
 
 class GraphStudent:
@@ -75,21 +81,28 @@ class GraphStudent:
         largest: Sequence[str],
         complete: Complete,
         how: SessionOptions,
+        parameters: Parameters,
     ) -> None:
         """Start the session."""
         self._parts, self._largest = tuple(parts), len(largest)
-        self._gradients = tuple(graph.gradients)
-        names = [loss, *parts.values(), *largest, *graph.gradients.values()]
-        self._session = Session(Model(graph.proto), names, how)
+        self._gradients, self._held = tuple(graph.gradients), dict[str, Any]()
+        proto, gradients = graph.proto, list(graph.gradients.values())
+        if how.device is not None:
+            proto, vector = with_gradient_vector(graph, parameters.slots)
+            make = load_onnxruntime().OrtValue.ortvalue_from_shape_and_type
+            self._held[vector] = make([parameters.vector.size], np.float32, how.device, 0)
+            gradients = [vector]
+        self._session = Session(Model(proto), [loss, *parts.values(), *largest, *gradients], how)
         self._complete = complete
 
     def compute(self, batch: Batch, values: Values) -> Computed:
         """See `training_run.Student`."""
-        loss, *rest = self._session.run({**self._complete(batch), **values})
+        loss, *rest = self._session.run({**self._complete(batch), **values}, self._held)
         count = len(self._parts)
         parts = {name: float(part) for name, part in zip(self._parts, rest, strict=False)}
         largest = tuple(float(one) for one in rest[count : count + self._largest])
-        gradients = dict(zip(self._gradients, rest[count + self._largest :], strict=True))
+        made = rest[count + self._largest :]
+        gradients = made[0] if self._held else dict(zip(self._gradients, made, strict=True))
         return Computed(float(loss), parts, gradients, largest)
 
 
@@ -136,6 +149,21 @@ def with_inputs(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto
     changed.graph.initializer.extend(kept)
     changed.graph.input.extend(new)
     return changed
+
+
+def with_gradient_vector(graph: GradientGraph, slots: Mapping[str, Slot]) -> tuple[onnx.ModelProto, str]:
+    """The graph that gives all gradients as one vector, by its name: what `Parameters.gather` makes of them."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(graph.proto)
+    builder, parts = GraphBuilder(changed), dict[Slot, str]()
+    flat = builder.constant("qdqtool.flat", np.array([-1]))
+    for name, slot in slots.items():
+        part = graph.gradients[name]
+        if slot.logarithm:
+            part = builder.append("Mul", [part, name], f"qdqtool.logarithm.{name}")
+        part = builder.append("Reshape", [part, flat], f"qdqtool.part.{name}")
+        parts[slot] = builder.append("Add", [parts[slot], part], f"qdqtool.sum.{name}") if slot in parts else part
+    return changed, builder.append("Concat", list(parts.values()), "qdqtool.gradient", axis=0)
 
 
 def watch_maxima(proto: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> tuple[onnx.ModelProto, list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,13 @@ class Computed:
     Attributes:
         loss: its loss.
         parts: the terms of it, by name.
-        gradients: parameter -> gradient.
+        gradients: parameter -> gradient; from a GPU the OrtValue there that holds the vector of them, until the next.
         largest: max|x| of the tensors whose scales follow the data, in the order of `MovingMaxima.scales`.
     """
 
     loss: float
     parts: Mapping[str, float]
-    gradients: Values
+    gradients: Values | Any
     largest: tuple[float, ...] = ()
 
 

@@ -127,7 +127,7 @@ def finetune(
     """
     options = options or FinetuneOptions()
     options.check()
-    with joined(options.run.reducer, options.run.workers) as reducer:
+    with joined(options.run.reducer, options.run.workers, options.provider) as reducer:
         if reducer is not None and reducer.rank:
             options = replace(options, run=replace(options.run, progress=False))
         return _finetune(model, data, options, data_options or DataOptions(), output, reducer)

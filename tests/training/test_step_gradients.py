@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,18 @@ class Rank:
         for other in range(1, self.size):
             yield self._received(other)
 
-    def all_reduce(self, array: Any) -> None:
+    def added(self, first: Any, gradient: Any) -> Any:
+        return gradient.numpy().copy() if first is None else first + gradient.numpy()
+
+    def all_reduce(self, array: Any) -> Any:
         if not self.rank:
             array[...] = sum(reversed([one.copy() for one in self.gather(array)]))
         elif not list(self.gather(array)):
             array[...] = self._received(0)
-            return
+            return array
         for other in range(1, self.size):
             self.group.queues[0, other].put(array.copy())
+        return array
 
     def _received(self, rank: int) -> Any:
         found = self.group.queues[rank, self.rank].get(timeout=60)
@@ -247,6 +252,26 @@ def test_by_all_reduce_all_ranks_go_on_from_the_best(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys.modules[__name__], "Noisy", Torn)
     ranks, _, runs = runs_by(2, 1, reducer="mpi=all-reduce", evaluate_every=11)
     assert ranks[1].progress.halvings == 1 and arrays_of(runs[1]) == arrays_of(runs[0])
+
+
+@pytest.mark.parametrize("exchange", ["mpi", "torch=all-reduce"])
+@pytest.mark.parametrize(("workers", "accumulated"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_vectors_that_stay_on_a_device_give_the_bytes_of_arrays(
+    workers: int, accumulated: int, exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="its OrtValue holds the vectors")
+
+    class Held(Noisy):
+        def compute(self, batch: Batch, values: Values) -> Computed:
+            found = super().compute(batch, values)
+            return replace(found, gradients=runtime.OrtValue.ortvalue_from_numpy(found.gradients["w"]))
+
+    arrays = runs_by(workers, accumulated, reducer=exchange)
+    monkeypatch.setattr(sys.modules[__name__], "Noisy", Held)
+    held = runs_by(workers, accumulated, reducer=exchange)
+    for rank in range(workers):
+        assert bytes_of(held[0][rank]) == bytes_of(arrays[0][rank])
+        assert arrays_of(held[2][rank]) == arrays_of(arrays[2][rank])
 
 
 def test_a_checkpoint_of_another_exchange_goes_on_with_a_note(tmp_path: Path) -> None:
@@ -435,6 +460,7 @@ def test_the_command_starts_workers_that_write_the_file_of_one(reducer: str, qua
 
 EXCHANGE = """
 import sys, numpy as np
+from onnxruntime import OrtValue
 from qdqtool.training.reducers import joined
 with joined(sys.argv[1], int(sys.argv[2])) as ranks:
     draw = np.random.default_rng(ranks.rank)
@@ -443,7 +469,10 @@ with joined(sys.argv[1], int(sys.argv[2])) as ranks:
     for one in ranks.gather(own):
         added += one
     ranks.broadcast(added)
-    ranks.all_reduce(own)
+    held = OrtValue.ortvalue_from_numpy(own.copy())
+    held = ranks.all_reduce(ranks.added(None, held))
+    own = ranks.all_reduce(own)
+    assert held.tobytes() == own.tobytes()
     apart = [float(np.linalg.norm(own - added) / np.linalg.norm(added))]
     for one in ranks.gather(own):
         apart.append(float(np.any(one != own)))

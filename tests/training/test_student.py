@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from qdqtool.autodiff.backend import GradientGraph
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
+from qdqtool.training.parameters import Parameters
 from qdqtool.training.student import (
     GraphStudent,
     HeldOutLoss,
@@ -53,12 +54,41 @@ def gradient_graph() -> GradientGraph:
 
 def test_a_student_gives_loss_parts_gradients_and_maxima() -> None:
     graph = gradient_graph()
-    student = GraphStudent(graph, "loss", {"all": "loss"}, ["loss"], lambda batch: {"x": batch["given"]}, HOW)
-    found = student.compute({"given": np.array([1, 3, 5], F)}, {"w": np.array([2], F)})
+    given = Parameters({"w": np.array([2], F)})
+    student = GraphStudent(graph, "loss", {"all": "loss"}, ["loss"], lambda batch: {"x": batch["given"]}, HOW, given)
+    found = student.compute({"given": np.array([1, 3, 5], F)}, given.values())
     assert found.loss == pytest.approx(11 / 3)
     assert found.parts == {"all": pytest.approx(11 / 3)}
     assert np.allclose(found.gradients["w"], -2)
     assert found.largest == (pytest.approx(11 / 3),)
+
+
+class OnCpu(SessionOptions):
+    """What a GPU's sessions do with gradients, by the memory of the CPU."""
+
+    device = "cpu"
+
+
+GRADIENTS = """net (float[2,2] w, float s, float t, float[2] u)
+=> (float loss, float[2,2] dw, float ds, float dt, float[2] du)
+<float[2,2] gw = {1, -2, 3, -0.0}, float gs = {0.3}, float gt = {0.7}, float[2] gu = {5, 6}>
+{ loss = Identity(s)  dw = Identity(gw)  ds = Identity(gs)  dt = Identity(gt)  du = Identity(gu) }"""
+
+
+def student_of(how: SessionOptions, parameters: Parameters) -> GraphStudent:
+    graph = GradientGraph(model_of(GRADIENTS), {name: f"d{name}" for name in "wstu"})
+    return GraphStudent(graph, "loss", {}, ["loss"], lambda batch: batch, how, parameters)
+
+
+def test_gradients_that_stay_on_a_device_are_the_vector_that_gather_makes() -> None:
+    start = {"w": np.ones((2, 2), F), "s": np.array(0.1, F), "t": np.array(0.1, F), "u": np.array([3, 0.7], F)}
+    parameters = Parameters(start, scales=["s", "t", "u"], shared_scales={"t": "s"})
+    values, gathered = parameters.values(), np.zeros(7, F)
+    arrays = student_of(SessionOptions(), parameters).compute({}, values)
+    parameters.gather(arrays.gradients, values, gathered)
+    held = student_of(OnCpu(), parameters).compute({}, values)
+    assert (np.zeros(7, F) + held.gradients.numpy()).tobytes() == gathered.tobytes()
+    assert (held.loss, held.largest) == (arrays.loss, arrays.largest)
 
 
 def test_the_held_out_loss_is_a_mean_at_the_values_given() -> None:
