@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
                 "notes": list(result.notes),
             }
         )
-    else:
+    elif not args.quiet:
         print_lines(_summary(result, args), args)
     return _judge_loss(result, args)
 

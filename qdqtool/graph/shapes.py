@@ -29,9 +29,19 @@ _OLD_FORMS = {
 }
 
 
-def shapes_of(view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
-    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out."""
-    return _with_initializers(view.graph, _shapes_in(inferred(_lean(view.graph, inputs or {}), values=True)))
+def shapes_of(
+    view: GraphView, inputs: Mapping[str, Sequence[int]] | None = None, *, declared: bool = True
+) -> dict[str, Shape]:
+    """Tensor name -> its shape, None for an axis that is free; tensors of unknown rank are left out.
+
+    Without what is `declared`, shapes that the graph states of other tensors than its inputs do not count.
+    """
+    lean = _lean(view.graph, inputs or {})
+    if not declared:
+        del lean.graph.value_info[:]
+        for value in lean.graph.output:
+            value.type.tensor_type.ClearField("shape")
+    return _with_initializers(view.graph, _shapes_in(inferred(lean, values=True)))
 
 
 def known_shapes(view: GraphView) -> dict[str, Shape]:

@@ -61,7 +61,7 @@ class TypedModel:
 
     def observable(self, form: Model) -> ObservableModel:
         """A form of the model made ready for onnxruntime."""
-        return with_weight_values(form, self.provider, self.where)
+        return with_weight_values(form, self.provider, self.where, self.model.view)
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,25 @@ def float_types(model: Model) -> dict[str, int]:
     return {**known_types(model), **{tensor.name: tensor.data_type for tensor in model.graph.initializer}}
 
 
-def fixed_float32(model: Model, rest: int) -> dict[str, str]:
-    """Operators of the main graph that stay FP32 by what they are -> why.
+def fixed_float32(model: Model, rest: int) -> Mapping[str, str]:
+    """Operators of the main graph that stay FP32 by what they are -> why, found once for a graph.
 
     Those with bodies (If, Loop, Scan), those that ONNX has no schema for, those that have no such type in ONNX or in
     TensorRT (rules/types.toml), what computes sizes in float, what reads or makes a tensor of unknown type, what moves
     INT8 values from one pair to the next, and what computes a weight that is quantized. QuantizeLinear and
     DequantizeLinear are not listed: what they read and give out in float is always FP32, as are their scales.
     """
+    known = model.derived(_fixed_by_type)
+    if rest not in known:
+        known[rest] = _fixed_float32(model, rest)
+    return known[rest]
+
+
+def _fixed_by_type(_: Model) -> dict[int, dict[str, str]]:
+    return {}
+
+
+def _fixed_float32(model: Model, rest: int) -> dict[str, str]:
     view, types = model.view, float_types(model)
     opset = opset_of(model.proto) or 1
     movers = int8_movers(view)

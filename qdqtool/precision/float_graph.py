@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import onnx
 from onnx import TensorProto
 
 from qdqtool.graph.model import Model
@@ -99,7 +98,7 @@ def float_graph(
 ) -> FloatGraph:
     """Look at a model whose float tensors are FP32."""
     view, types = model.view, float_types(model)
-    shapes = shapes_of((_with_shapes(model, input_shapes) if input_shapes else model).view)
+    shapes = shapes_of(view, input_shapes, declared=not input_shapes)  # of a run, which what is declared may not be
     nodes = {node.key: node for node in view.every if _has_choice(types, node)}
     graph = FloatGraph(view, types, shapes, nodes, (), opset_of(model.proto) or 1)
     return replace(graph, tensors=_tensors(graph, rest, half_io=half_io))
@@ -151,17 +150,3 @@ def _made(view: GraphView) -> Iterator[tuple[str, Node | None, int]]:
     for node in view.every:
         if node.op != "Constant":
             yield from ((name, node, place) for place, name in enumerate(node.outputs) if name)
-
-
-def _with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
-    """The model with the shapes of its inputs as a run has them, and without those that the file declares elsewhere."""
-    shaped = model.copy()
-    graph = shaped.graph
-    for value in graph.input:
-        if value.name in shapes:
-            kind = value.type.tensor_type.elem_type
-            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shapes[value.name]))
-    del graph.value_info[:]
-    for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
-    return shaped

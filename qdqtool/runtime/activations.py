@@ -49,6 +49,7 @@ class ObservableModel:
         provider: execution provider of onnxruntime.
         where: what messages call the model.
         view: the main graph.
+        sizes: the graph by which sizes are known: the same, or another with the same tensors and sizes, known already.
         stripped: what `strip_weights` made of it.
         rounded: weights after INT8; who rounds one first leaves it for the others.
         disabled: optimizers of onnxruntime that its sessions leave out.
@@ -62,8 +63,9 @@ class ObservableModel:
         lent: Mapping[str, Array] | None = None,
         *,
         as_written: bool = False,
+        sizes: GraphView | None = None,
     ) -> None:
-        """Look at a model."""
+        """Look at a model; see the attributes."""
         model = emulated(model)
         self.model, self.provider, self.where = model, provider, where
         self.disabled = MERGING if as_written else ()
@@ -71,6 +73,7 @@ class ObservableModel:
         self.runtime = load_onnxruntime()
         self.providers = provider_names(self.runtime, provider)
         self.view = model.view
+        self.sizes = sizes or self.view
         proto = model.proto
         part = runnable_part(model, self.runtime, self.providers)
         self.behind = part.behind
@@ -89,7 +92,7 @@ class ObservableModel:
         self.ends = tuple(name for name in self.names[len(inputs) :] if name in last)
         self.untyped = tuple(name for name in self.names[len(inputs) :] if name not in kinds)
         own = [node.proto for node in part.nodes]
-        nodes = own if as_written else with_known_numbers(part.nodes, self.view, self.names)
+        nodes = own if as_written else with_known_numbers(part.nodes, self.view, self.names, sizes)
         self.stripped = strip_weights(model, nodes, lent, ArrayFile())
         self.rounded: dict[RoundedWeight, Array] = {}
 
@@ -246,15 +249,20 @@ def runtime_types(model: Model, names: Iterable[str]) -> tuple[dict[str, str], d
     return kinds, {name: part.behind[name] for name in asked if name in part.behind}
 
 
-def with_known_numbers(nodes: Sequence[Node], view: GraphView, wanted: Collection[str]) -> list[onnx.NodeProto]:
+def with_known_numbers(
+    nodes: Sequence[Node], view: GraphView, wanted: Collection[str], sizes: GraphView | None = None
+) -> list[onnx.NodeProto]:
     """The nodes, with what they compute from sizes as constants: exports of transformers hold thousands of such nodes.
 
     Each session of a run would work them out again. Their values are the same in every run: sizes of inputs are
     declared, and onnxruntime refuses others. Only what `known_shapes` had to follow is known; the rest stays as it is.
+    From `sizes`, another graph with the same sizes, integers are taken.
     """
     if not any(node.op in _SIZES for node in nodes):
         return [node.proto for node in nodes]
-    numbers = known_numbers(view)
+    numbers = known_numbers(sizes or view)
+    if sizes is not None:
+        numbers = {name: value for name, value in numbers.items() if value.dtype.kind != "f"}
     last = {*view.outputs, *wanted}
     read = last.union(*(read_names(node) for node in nodes if node.key not in numbers))
     kept = []

@@ -139,7 +139,7 @@ def tensor_bytes(
 
     A size that is unknown counts as the largest known: what a class token is expanded to is no reason to hold all.
     """
-    lengths = known_lengths(model.view) if lengths is None else lengths
+    lengths = known_lengths(model.sizes) if lengths is None else lengths
     found = {name: _FLOAT_BYTES * lengths[name] for name in names if name in lengths}
     if 2 * len(found) < len(names) or not frozenset(model.untyped).isdisjoint(names):
         return None

@@ -28,8 +28,8 @@ Float32 = npt.NDArray[np.float32]
 _LEAST_BYTES = 32 << 10  # of a weight: onnxruntime rounds smaller ones as fast
 
 
-def with_weight_values(model: Model, provider: str, where: object) -> ObservableModel:
-    """A model made ready for onnxruntime, its weights rounded already; `model` is left as it is.
+def with_weight_values(model: Model, provider: str, where: object, sizes: GraphView | None = None) -> ObservableModel:
+    """A model made ready for onnxruntime, its weights rounded already; `model` is left as it is, `sizes` is passed on.
 
     Raises:
         QdqError: what `ObservableModel` refuses.
@@ -42,7 +42,7 @@ def with_weight_values(model: Model, provider: str, where: object) -> Observable
             gone.update(name for node in pair.nodes for name in node.outputs)
             gone.add(pair.tensor)  # and what divides it
     if not lent:
-        return ObservableModel(model, provider, where)
+        return ObservableModel(model, provider, where, sizes=sizes)
     kept = [node for node in model.proto.graph.node if gone.isdisjoint(node.output)]
     read = {name for node in kept for name in reads_of(node)}
     proto = copy_without(model.proto, dict.fromkeys(view.initializers.keys() - read, np.empty(0, np.float32)))
@@ -51,7 +51,7 @@ def with_weight_values(model: Model, provider: str, where: object) -> Observable
     proto.graph.initializer.extend(
         stand_in(name, onnx.TensorProto.FLOAT, array.shape, array) for name, array in lent.items()
     )
-    return ObservableModel(Model(proto, model.folder), provider, where, lent)
+    return ObservableModel(Model(proto, model.folder), provider, where, lent, sizes=sizes)
 
 
 def _weight_pairs(view: GraphView) -> Iterator[tuple[Pair, NumberFormat]]:

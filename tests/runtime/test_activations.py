@@ -387,3 +387,9 @@ def test_a_number_that_is_asked_for_stays() -> None:
     view = GraphView(model_of(NET).graph)
     kept = with_known_numbers(view.every, view, ("h",))
     assert [node.output[0] for node in kept if node.op_type == "Constant"] == ["h", "t"]
+
+
+def test_sizes_that_another_graph_knows_are_not_followed_again() -> None:
+    known, other = GraphView(model_of(NET).graph), GraphView(model_of(NET.replace("Relu", "Abs")).graph)
+    kept = with_known_numbers(other.every, other, (), known)
+    assert [node.op_type for node in kept] == ["Constant", "Reshape", "Abs"] and other.known_shapes is None
