@@ -3,7 +3,7 @@
 
     python -m tests.bench.training_labels cells [--seeds 5] [--steps 80]
     python -m tests.bench.training_labels yolox [--steps 250]
-    python -m tests.bench.training_labels classes|half|faces|shapes [--seeds 2] [--steps 80]
+    python -m tests.bench.training_labels classes|half|faces|shapes|nano [--seeds 2] [--steps 80]
     python -m tests.bench.training_labels losses               # needs torch and torchvision, too
 
 `cells`: the blood-cell detector of `models/`, INT8 by the defaults of `insert`, then trained by `bccd_loss.py` and
@@ -11,10 +11,11 @@
 VOC AP on the 72 photographs of test, by seed. `yolox`: yolox_nano from two starts, by what it learns from; mAP on 128
 COCO images, what it learns from are 48 others.
 
-The next four start from INT8 by the defaults of `insert`. `classes`: cifar_resnet20 on 500 images, without and with
+The next five start from INT8 by the defaults of `insert`; each way is compared with the first one, paired over seeds.
+`classes`: cifar_resnet20 on 500 images, without and with
 label smoothing and in half precision; top-1 on 500 others. `half`: the blood cells by `--labels` in half precision.
 `faces`: UltraFace (SSD) on 32 photographs; AP50 on 100 others. `shapes`: the bundled DETR on 256 scenes; AP on 500
-others by its own judge.
+others by its own judge. `nano`: yolox_nano as in `yolox`, by seed.
 
 `losses`: values and gradients of every loss of `box_losses.py` beside PyTorch and torchvision; 1 where they differ by
 more than 1e-5 of the largest. What was made below `--work` is not made again.
@@ -27,7 +28,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from tests.bench.accuracy_subjects import FACE_NAMES
 
 PROJECT = Path(__file__).resolve().parents[2]
 MODELS = PROJECT / "models"
-_STUDENT = {4: 2.776, 9: 2.262}  # of 95 %, by degrees of freedom
+_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}  # of 95 %, by degrees of freedom
 _CLASSES = "RBC,WBC,Platelets"
 _ALLOWED = 1e-5
 
@@ -87,10 +88,16 @@ def cells(data: Path, work: Path, seeds: int, steps: int) -> None:
         found = [_value(model, "voc_ap", *test) for model in (own, one)]
         differences.append(found[1] - found[0])
         print(f"| {seed} | {found[0]:.4f} | {found[1]:.4f} | {differences[-1]:+.4f} |", flush=True)
-    mean = sum(differences) / seeds
-    spread = (sum((one - mean) ** 2 for one in differences) / max(seeds - 1, 1)) ** 0.5
-    half = _STUDENT.get(seeds - 1, 2.0) * spread / seeds**0.5
-    print(f"\ndifference {mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f}, paired over {seeds} seeds)")
+    print(f"\ndifference {_interval(differences)}")
+
+
+def _interval(differences: Sequence[float]) -> str:
+    """The mean of paired differences, and its 95 % interval where there are two or more."""
+    count = len(differences)
+    mean = sum(differences) / count
+    spread = (sum((one - mean) ** 2 for one in differences) / max(count - 1, 1)) ** 0.5
+    half = _STUDENT[count - 1] * spread / count**0.5 if count > 1 else float("nan")
+    return f"{mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f}, paired over {count} seeds)"
 
 
 def yolox(corpus: Path, work: Path, steps: int) -> None:
@@ -135,15 +142,19 @@ def print_table(one: Trained, work: Path, seeds: int, steps: int) -> None:
     int8 = work.resolve() / f"{one.name}.onnx"
     _make(int8, "insert", one.plain, *one.images)
     print(f"{one.metric}: FP32 {one.judge(one.plain):.4f}, INT8 {one.judge(int8):.4f}\n")
-    print(f"| {steps} steps of 8 | {' | '.join(f'seed {seed}' for seed in range(seeds))} |\n|---|{'---|' * seeds}")
+    head = " | ".join(f"seed {seed}" for seed in range(seeds))
+    print(f"| {steps} steps of 8 | {head} | against the first way |\n|---|{'---|' * seeds}---|")
+    first = list[float]()
     for number, (way, words) in enumerate(one.ways.items()):
-        found = []
+        found = list[float]()
         for seed in range(seeds):
             made = int8.with_name(f"{one.name}_{number}_{steps}_{seed}.onnx")
             given = [] if way == "the float model" else one.labels
             _make(made, "finetune", int8, *one.images, *given, *words, one.batch, 8, "--steps", steps, "--seed", seed)
-            found.append(f"{one.judge(made):.4f}")
-        print(f"| {way} | {' | '.join(found)} |", flush=True)
+            found.append(one.judge(made))
+        apart = _interval([b - a for a, b in zip(first, found, strict=True)]) if first else ""
+        first = first or found
+        print(f"| {way} | {' | '.join(f'{value:.4f}' for value in found)} | {apart} |", flush=True)
 
 
 _HALVES: dict[str, list[object]] = {
@@ -226,11 +237,27 @@ def _shapes(corpus: Path, work: Path) -> Trained:
     )
 
 
+def _nano(corpus: Path, work: Path) -> Trained:
+    data, known, rate = corpus / "datasets", ["--preprocess", "yolox"], ["--relative-lr", 0.004]
+    test = ["--data", data / "coco_val128/images", "--labels", data / "coco_val128/labels", *known, "--names", "coco"]
+    return Trained(
+        "nano",
+        corpus / "models/yolox_nano_coco.onnx",
+        ["--data", data / "coco_calib48/images", *known],
+        ["--labels", data / "coco_calib48/labels", "--eval-names", "coco"],
+        {"the float model": rate, "labels": rate},
+        lambda model: _value(model, "map", *test),
+        "mAP",
+        "--grad-accum",
+    )
+
+
 _TABLES: dict[str, Callable[[Path, Path], Trained]] = {
     "classes": _classes,
     "half": _cells,
     "faces": _faces,
     "shapes": _shapes,
+    "nano": _nano,
 }
 
 

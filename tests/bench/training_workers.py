@@ -2,14 +2,15 @@
 """`finetune` by several processes: are files equal, how fast is it, and what does a killed worker leave.
 
     python -m tests.bench.training_workers [--models resnet20,cells] [--steps 16] [--kills 10] [--seed 0]
+    python -m tests.bench.training_workers --kills-only mpi,torch,mpi=all-reduce,torch=all-reduce [...]
 
 mpi4py with mpiexec and torch have to be installed beside this project's packages. Two models in INT8, cifar_resnet20
 and the blood-cell detector of `models/`, are trained without labels by 1 to 4 processes. `equal` compares the file with
 that of one process with as many `--grad-accum`; by all-reduce it is required of 2 processes, whose two gradients have
 one sum. Images/s are the median of the steps after the first; `exchange` is the share of rank 0's time that goes into
 sending, adding and waiting for other ranks. Then one of two workers is killed (SIGKILL) at random moments, by each
-reducer and exchange in turn, and the same command with `--resume` ends the run. 1 where a file differs. What was made
-below `--work` is not made again.
+reducer and exchange in turn, or by those of `--kills-only` without the rest, and the same command with `--resume` ends
+the run. 1 where a file differs. What was made below `--work` is not made again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.bench.accuracy_subjects import CIFAR_NORM
 
 PROJECT = Path(__file__).resolve().parents[2]
 _MODULE = ["-m", "qdqtool"]
+_WAYS = ["mpi", "torch", "mpi=all-reduce", "torch=all-reduce"]
 
 
 def main() -> int:
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("--models", default="resnet20,cells")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--kills-only", type=lambda text: text.split(","), metavar="REDUCERS")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--corpus", type=Path, default=shared)
     parser.add_argument("--work", type=Path, default=Path("out/training_workers"))
@@ -47,9 +50,10 @@ def main() -> int:
     off = False
     for name in args.models.split(","):
         model, data, batch = subject(name, args.corpus, args.work.resolve())
-        words = ["finetune", model, *data, "--batch", batch, "--steps", args.steps, "--equalize", "none", "-q"]
-        off |= _files(name, [str(one) for one in words], args.work.resolve(), args.steps)
-        off |= _kills(name, [str(one) for one in words], args.work.resolve(), args.kills, random.Random(args.seed))
+        given = ["finetune", model, *data, "--batch", batch, "--steps", args.steps, "--equalize", "none", "-q"]
+        words, work, ways = list(map(str, given)), args.work.resolve(), args.kills_only or _WAYS
+        off |= not args.kills_only and _files(name, words, work, args.steps)
+        off |= _kills(words, work, [ways[number % len(ways)] for number in range(args.kills)], random.Random(args.seed))
     return int(off)
 
 
@@ -112,13 +116,12 @@ def _trained(command: list[object], target: Path) -> str:
     return f"{statistics.median(one['images_per_second'] for one in steps):.1f} | {exchange / whole:.0%}"
 
 
-def _kills(name: str, words: list[str], work: Path, kills: int, draw: random.Random) -> bool:
-    """Kill one of two workers and go on; whether a file differs."""
+def _kills(words: list[str], work: Path, ways: list[str], draw: random.Random) -> bool:
+    """Kill one of two workers by each way and go on; whether a file differs."""
     print("\n| killed after steps | by | rank | ended within | equal |\n|---|---|---|---|---|")
     off, whole = False, dict[str, bytes]()
     steps = int(words[words.index("--steps") + 1])
-    for number in range(kills):
-        by = ("mpi", "torch", "mpi=all-reduce", "torch=all-reduce")[number % 4]
+    for by in ways:
         kept, log, made = files = tuple(work / f"killed.{end}" for end in ("npz", "jsonl", "onnx"))
         command: list[object] = [sys.executable, *_MODULE, *words, "--workers", 2, "--reducer", by, "--log", log]
         command += ["--checkpoint", kept, "--checkpoint-every", 1, "--resume", "-o", made]
