@@ -196,10 +196,13 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
     if said or seen:
         text = "; ".join(filter(None, (said, seen)))
         data_cause = Cause("preprocessing", tuple(found.context.view.inputs), text, data_step)
-        inner = (
-            () if again else (_with_best([one for one in tensors.values() if one.name not in found.plain.view.inputs]),)
+        inner = [one for one in tensors.values() if one.name not in found.plain.view.inputs]
+        apart = _with_best(inner)
+        yield Suspect(
+            data_cause, _with_best(changed.values()), bool(said), part, (*narrower, *(() if again else (apart,)))
         )
-        yield Suspect(data_cause, _with_best(changed.values()), bool(said), part, (*narrower, *inner))
+        if not again and inner:
+            yield Suspect(_all_ranges(found, inner, step, of_method=True), apart, part=part, narrower=narrower)
     else:
         data_cause = _all_ranges(found, changed.values(), data_step, of_method=not again)
         yield Suspect(data_cause, _with_best(changed.values()), part=part, narrower=narrower)

@@ -148,6 +148,15 @@ def test_ranges_that_few_large_values_set() -> None:
     assert cause.name == "outliers" and cause.figures["wide"] > cause.figures["short"]
 
 
+def test_inner_ranges_that_lose_more_than_that_of_the_input() -> None:
+    _, found = healthy()
+    inputs = {"images": Scale.of(found.tensors["images"].best / 127 * 2.5)}
+    broken = with_scales(_inner(1 / 10), inputs)
+    del broken.proto.metadata_props[:]  # so that nothing tells the method from the data
+    cause = causes(broken).causes[0]
+    assert cause.name == "saturated tensor" and cause.figures["short"] > cause.figures["wide"]
+
+
 @pytest.mark.slow
 def test_calibrated_on_unlike_images() -> None:
     cause = first(causes(_inner(1 / 10)))
