@@ -322,6 +322,12 @@ class _Improvement:
         if judged is not None and cost.text() != judged.text():
             both = f"{cost.text()} as it is written, {judged.text()} as it was tried, with scales from a half"
             self.notes.append(f"{candidate.name} costs {both}")
+        half = self._float_megabytes
+        if half is not None and cost.megabytes is not None and half <= cost.megabytes:
+            self.notes.append(
+                f"the FP32 model in FP16, without INT8, moves no more bytes ({half:.2f} MB by the forecast) and loses "
+                "less: qdqtool amp writes it"
+            )
         meets = not best.trial.refused and is_within(loss, self._most)
         bought = {
             one.attempt.candidate.name: Bought(over, loss_between(one.figures.whole.figure, self._whole(over)))

@@ -84,6 +84,19 @@ def test_the_cost_that_is_told_is_that_of_the_written_file(here: Path, tmp_path:
 
 
 @pytest.mark.slow
+def test_fp16_is_named_where_it_moves_no_more_bytes(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small(self: object, cost: object) -> str:
+        self._float_megabytes = 0.0  # type: ignore[attr-defined]
+        return ""
+
+    monkeypatch.setattr("qdqtool.workflows.improve._Improvement._no_cheaper_than_float", small)
+    result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(0.1, effort="fast"))
+    assert any("qdqtool amp writes it" in note for note in result.notes)
+
+
+@pytest.mark.slow
 def test_a_better_method_is_found_and_written(here: Path, tmp_path: Path) -> None:
     onnx.save(model_of(MAP_NET), tmp_path / "net.onnx")
     bad = InsertOptions(calibration="percentile=20", keep_float=0)
