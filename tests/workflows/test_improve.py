@@ -91,6 +91,7 @@ def test_fp16_is_named_where_it_moves_no_more_bytes(
         self._float_megabytes = 0.0  # type: ignore[attr-defined]
         return ""
 
+    losses(monkeypatch, {"method auto": 0.0})
     monkeypatch.setattr("qdqtool.workflows.improve._Improvement._no_cheaper_than_float", small)
     result = improve(here / "bad.onnx", here / "data.npy", tmp_path / "out.onnx", options(0.1, effort="fast"))
     assert any("qdqtool amp writes it" in note for note in result.notes)
