@@ -177,7 +177,9 @@ def test_scales_from_data_are_not_said_to_be_the_cache_s(folder: Path, capsys: C
     done = run(capsys, *shlex.split(step)[1:])
     assert done.code == 0 and "1 of 4 have" in done.out
     assert all(f"  {name}\n" in done.out for name in ("r1", "r2", "g"))
-    assert json.loads(graft(capsys, folder, "--data", folder / "d.npz", "--json")[0])["from_data"] == ["r1", "r2", "g"]
+    said = json.loads(graft(capsys, folder, "--data", folder / "d.npz", "--json")[0])
+    assert said["from_data"] == ["r1", "r2", "g"]
+    assert {"output_loss", "output_loss_samples", "output_loss_large", "loss", "loss_word"} <= said.keys()
 
 
 def test_another_scale_than_the_cache_s_fails_the_check(folder: Path, capsys: Capsys) -> None:
@@ -263,6 +265,7 @@ def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None
     graft(capsys, folder, "-o", folder / "lacking.onnx")
     out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")
     assert re.search("2 scales .*cache lacks .* by auto, .* r1", err)
+    assert "loss at the outputs: " in out
     assert "no scale" not in out and "--data calibrates" not in out
     before, after = pairs_of(folder / "lacking.onnx"), pairs_of(folder / "filled.onnx")
     assert set(after) - set(before) >= {"r1"}
