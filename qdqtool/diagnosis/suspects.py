@@ -18,7 +18,7 @@ from qdqtool.amax.method_table import METHODS, REFERENCE
 from qdqtool.conditioning.channel_histograms import ErrorTable
 from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.decisions import Provenance
-from qdqtool.diagnosis.cause import Cause, CauseName
+from qdqtool.diagnosis.cause import LEAST_GAIN, Cause, CauseName
 from qdqtool.diagnosis.evidence import Evidence, PairedTensor
 from qdqtool.diagnosis.one_change import float_input, with_float_operators, with_scales, with_weights
 from qdqtool.display import counted
@@ -188,7 +188,7 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         yield Suspect(cause, _with_best([one]))
     narrower = (_with_best(few),) if few else ()
     said, seen = _said_of_preprocessing(found), _other_input(found)
-    again = found.same_method
+    again = found.same_method if found.int8_loss >= LEAST_GAIN else {}  # which takes a calibration
     likely = bool(off or said or seen) or _calibration(found).method.startswith(_CUTTING)
     part = 0.2 if likely else MOST
     data_step = _step_as_made(found) if again else step
@@ -206,7 +206,7 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
     else:
         data_cause = _all_ranges(found, changed.values(), data_step, of_method=not again)
         yield Suspect(data_cause, _with_best(changed.values()), part=part, narrower=narrower)
-    if {*map(_is_reference, found.methods.values())} - {True}:
+    if again and not all(map(_is_reference, found.methods.values())):
         after = [
             replace(one, amax=again[name].best, sqnr=again[name].best_sqnr)
             for name, one in tensors.items()

@@ -70,6 +70,7 @@ def test_the_best_candidate_for_a_dla_is_tried_without_its_shuffles(shuffled: De
     assert last.cost is not None and before.cost is not None
     assert (last.cost.on_gpu, before.cost.on_gpu) == (0, 6)
     assert shuffled.chosen == last.candidate, shuffled.reason
+    assert [one.candidate.name for one in shuffled.trials if one.candidate.form == "fp16"] == ["fp16+Q030"]
     assert shuffled.left.on_gpu == {}
     model = onnx.load(shuffled.folder / "net.int8.onnx")
     assert "Transpose" not in {node.op_type for node in model.graph.node}
