@@ -7,6 +7,7 @@ import argparse
 
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.output import print_json, print_lines
+from qdqtool.command_lines import command, file_word, option
 from qdqtool.verbs.forecast_options import ForecastOptions
 
 
@@ -21,11 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Forecast and print; faults are raised as QdqError."""
-    from qdqtool.verbs.forecast import forecast
+    from qdqtool.verbs.forecast import NOT_KNOWN, forecast
 
-    result = forecast(args.model, options_from(ForecastOptions, args))
+    options = options_from(ForecastOptions, args)
+    result = forecast(args.model, options)
     if args.json:
         print_json(result.to_json())
-    else:
-        print_lines(result.summary(), args, asked=True)
+        return 0
+    lines = result.summary()
+    if len(options.places) == 1 and NOT_KNOWN in result.notes and not options.shapes:
+        words = [file_word(args.model), "--data", "DATA", *option("--for", options.places[0])]
+        lines.append(f"next, with your calibration data for DATA: {command('deploy', *words)}")
+    print_lines(lines, args, asked=True)
     return 0

@@ -24,7 +24,7 @@ from qdqtool.evaluation.metrics import Figure
 from qdqtool.metadata import store_table
 from qdqtool.scales import ScaleTable
 from qdqtool.workflows.judge import Judge
-from tests.cli.command import CommandOutput, run
+from tests.cli.command import CommandOutput, run, write_net
 from tests.detector_model import write_images
 from tests.graphs import SMALL_NET, model_of
 
@@ -287,3 +287,11 @@ def test_data_of_polygraphy_and_what_is_not_the_default(tmp_path: Path) -> None:
     assert next_steps.data_words(parser.parse_args(given)) == given
     assert next_steps.data_words(parser.parse_args(given), calibrates=False) == given[:-2]
     assert next_steps.data_words(parser.parse_args([])) == []
+
+
+def test_forecast_of_a_plain_model_for_one_board_is_followed_by_deploy(tmp_path: Path, capsys: Capsys) -> None:
+    model = write_net(tmp_path)
+    said = run(capsys, "forecast", model, "--for", "rtx4090", "--formats", "int8")
+    assert said.out.splitlines()[-1].endswith(f": qdqtool deploy {model} --data DATA --for rtx4090")
+    two = run(capsys, "forecast", model, "--for", "rtx4090", "--for", "l4", "--formats", "int8")
+    assert two.code == 0 and "qdqtool deploy" not in two.out
