@@ -108,7 +108,9 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
         first = f"calibration images say little of the task, so measure first, {best}: "
         first += measured_first(args, Path(str(result.model)), result.output_loss)
         if args.format == "int8":
-            first += f"; for its likely cause: {likely_cause(args, Path(str(result.model)))}"
+            first += (
+                f"; for its likely cause: {likely_cause(args, Path(str(result.model)), edited=bool(args.condition))}"
+            )
         warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args, wrap=True)
         return 0
     miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"

@@ -151,7 +151,9 @@ def _remedy(cause: Cause, args: argparse.Namespace) -> list[str]:
     """The commands that do away with a cause."""
     output = output_beside(Path(args.model), "mended")[-1].removeprefix("-o=")
     target = [] if args.target == "gpu" else ["--target", args.target]
-    commands = cause.commands(file_word(args.model), output, [*data_words(args), *known_preprocess_words(args)])
+    commands = cause.commands(
+        file_word(args.model), output, [*data_words(args), *known_preprocess_words(args)], args.source
+    )
     commands[-1][-2:-2] = [*target, *([] if args.trt_version is None else ["--trt-version", args.trt_version])]
     return [next_line(command(*words)) for words in commands]
 

@@ -32,9 +32,10 @@ def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) ->
     return f"with your float model for {before}: {line}" if args.requantize else line
 
 
-def likely_cause(args: argparse.Namespace, written: Path) -> str:
-    """What names the cause of a large loss."""
-    return command("lint", file_word(written), *data_words(args, calibrates=False))
+def likely_cause(args: argparse.Namespace, written: Path, *, edited: bool = False) -> str:
+    """What names the cause of a large loss; after an edit of weights, beside the FP32 model."""
+    source = option("--source", file_word(args.model)) if edited else []
+    return command("lint", file_word(written), *source, *data_words(args, calibrates=False))
 
 
 def measured_cache(args: argparse.Namespace, cache: Path, loss: OutputLoss) -> str:

@@ -282,7 +282,7 @@ def improved(args: argparse.Namespace) -> list[str]:
     """`improve` of the model that was looked at; it parts the data by itself, and reads no inputs of Polygraphy."""
     if getattr(args.data, "paths", None) is not None:
         return []
-    words = [*option("--data", args.data), *_given(args, {"preprocess": None, "trt_version": None})]
+    words = _given(args, {"source": None, "data": None, "preprocess": None, "trt_version": None})
     words += [] if args.target == "gpu" else ["--target", args.target]
     beside = output_beside(Path(args.model), "improved", ".onnx")
     return [next_line(command("improve", file_word(args.model), *words, "--max-loss", "0.01", *beside))]

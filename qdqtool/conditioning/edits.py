@@ -7,9 +7,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx
+
 from qdqtool.conditioning.prediction import ErrorPrediction
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import CONDITIONED, recorded_edits
+from qdqtool.graph.edit import CONDITIONED, FINETUNED, edits_of, recorded_edits, trained_in_int8
+from qdqtool.graph.model import Model
 from qdqtool.measures import OutputChange
 
 STEPS = ("equalize", "smooth", "clip", "correct")
@@ -18,6 +21,26 @@ ORDER = ("relu6", "equalize", "smooth", "shift", "clip", "correct")
 CHANGING = frozenset({"relu6", "clip", "correct"})  # the steps that change the float function
 METADATA = CONDITIONED
 AUTO = "auto"
+
+
+def changing_steps(proto: onnx.ModelProto) -> list[str]:
+    """What changed a model's float function, by its metadata: steps of `condition`, and training with Q/DQ.
+
+    Without its pairs such a model is not the FP32 model, and no reference for a loss.
+    """
+    steps = {edit["step"] for edit in edits_of(proto)} & CHANGING
+    return sorted(steps | ({FINETUNED} if trained_in_int8(proto) else set()))
+
+
+def require_reference(model: Model, option: str) -> None:
+    """Refuse a model that its own form without pairs cannot be compared with; `option` takes the FP32 model.
+
+    Raises:
+        QdqError: its FP32 results were changed.
+    """
+    if moved := changing_steps(model.proto):
+        reason = f"is no reference without its Q/DQ, as its FP32 results were changed ({', '.join(moved)})"
+        raise QdqError(model.name, reason, f"give the original FP32 model as {option}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from qdqtool.amax.histogram import Histogram
+from qdqtool.conditioning.edits import require_reference
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.diagnosis.cause import LEAST_GAIN, Cause, LossCauses
 from qdqtool.diagnosis.evidence import EveryOther, Evidence, without_pairs_of
@@ -138,6 +139,8 @@ def look(
     """Run the data through the float model and the Q/DQ model: what suspicions rest on, and notes on the data."""
     if not model.view.pairs:
         raise QdqError(model.name, "has no Q/DQ to diagnose", "qdqtool insert --data places them")
+    if source is None:
+        require_reference(model, "--source (--model of report)")
     context = LintContext(model, options.target, options.trt_version)
     plain = as_fp32(source) if source is not None else without_pairs_of(context.wide)
     options, said = with_known(options, model, data, anew=True)

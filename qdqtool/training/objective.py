@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from qdqtool.conditioning.edits import CHANGING
+from qdqtool.conditioning.edits import changing_steps
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
-from qdqtool.graph.edit import FINETUNED, edits_of, trained_in_int8
 from qdqtool.graph.model import Model
 from qdqtool.passes.relu6 import STEP as RELU6
 from qdqtool.pruning.kept_channels import kept_of
@@ -136,8 +135,7 @@ def changed_function(proto: onnx.ModelProto) -> list[str]:
 
     What was trained without Q/DQ is a float model like any other, and `float_twin` takes back the step relu6.
     """
-    steps = {edit["step"] for edit in edits_of(proto)} & CHANGING - {RELU6}
-    return sorted(steps | ({FINETUNED} if trained_in_int8(proto) else set()))
+    return [step for step in changing_steps(proto) if step != RELU6]
 
 
 def _teacher(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import onnx
 
 from qdqtool.calibration.engine import calibrate_scales
+from qdqtool.conditioning.edits import changing_steps
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.diagnosis.cause import LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, causes_of, look
@@ -161,6 +162,8 @@ def lint(
     """
     options = options or LintOptions()
     checks = checks_of(options.select, options.ignore)
+    if options.source is not None and data is None:
+        raise QdqError("--source", "is for --data, which is not given", "add --data, or leave it out")
     opened = open_model(model)
     inlined = inline_products(opened, pairs=False)  # as TensorRT does; pairs in functions are Q024's
     _check_places(opened, data, options, None if output is None else Path(output))
@@ -228,12 +231,14 @@ def _run_data(
             data_options=options.data_options,
             provider=options.provider,
         )
+        source = None if options.source is None else open_model(options.source)
         try:
-            found, said = look(opened, data, how, None)
+            found, said = look(opened, data, how, source)
             context.largest = found.context.largest
             return with_brought(causes_of(found), found), said
         except QdqError as error:  # data that do not fit are refused below
-            notes = (f"causes of a loss are not looked for: {error.reason}",)
+            todo = f"; {error.todo}" if options.source is None and changing_steps(opened.proto) else ""
+            notes = (f"causes of a loss are not looked for: {error.where} {error.reason}{todo}",)
     context.largest = _largest(opened, data, options)
     return None, notes
 
@@ -277,7 +282,7 @@ def _check_places(opened: Model, data: object, options: LintOptions, output: Pat
         raise QdqError(opened.name, "the repaired model needs an output file", "name it with -o")
     if output is not None and not options.fix:
         raise QdqError(output, "names an output, but nothing is to be repaired", "add --fix")
-    check_target(output, [*opened.files, *files_of(data)])
+    check_target(output, [*opened.files, *files_of(data, options.source)])
 
 
 def _group(code: str, name: str, found: Sequence[Finding], *, in_full: bool) -> list[str]:

@@ -15,6 +15,7 @@ from qdqtool.trtversion import TrtVersion, parse
 
 if TYPE_CHECKING:
     from qdqtool.dla.rules import Platform
+    from qdqtool.graph.io import ModelSource
 
 
 def split_codes(texts: Iterable[str]) -> tuple[str, ...]:
@@ -31,6 +32,7 @@ class LintOptions(TargetOptions):
         ignore: codes to leave out.
         fix: codes to repair; empty for none, ("all",) for whatever can be.
         parser: None asks it where TensorRT for RTX is installed and the target is rtx or the version 11 or later.
+        source: the FP32 model that the loss on data is measured against; None for the model without its pairs.
         data_options: how data are read, where there are any.
     """
 
@@ -54,6 +56,9 @@ class LintOptions(TargetOptions):
         None,
         "--parser",
         "ask NVIDIA's own parser too (default for rtx and TensorRT 11, where TensorRT for RTX is installed)",
+    )
+    source: ModelSource | None = option(
+        None, "--source", "with --data: the FP32 model (default: MODEL without its Q/DQ)", metavar="M"
     )
     data_options: DataOptions | None = None
     provider: str = option("cpu", PROVIDER)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool import __version__
+from qdqtool.conditioning.edits import require_reference
 from qdqtool.data.loader import Data, inputs_of
 from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
@@ -458,6 +459,7 @@ def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Pat
             raise QdqError(f"--source {source.name}", "has Q/DQ, so no loss against it is known", "give the FP32 model")
         give_back(source.proto, replace(source, kind="path"), plain)
         return given, plain, record is not None
+    require_reference(opened, "--source")
     peeled = opened.copy() if record is None else take_out_types(opened, record)
     peel_model(peeled, on_asymmetric="widen", opset=opset_of(peeled.proto), drop_scales=True)
     restore_header(peeled.proto)

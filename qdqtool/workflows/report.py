@@ -14,6 +14,7 @@ from typing import Any
 from qdqtool import __version__
 from qdqtool.cache.check import CacheCheck, check
 from qdqtool.cache.text import Cache, read_cache
+from qdqtool.conditioning.edits import require_reference
 from qdqtool.engine.compare import compare_layers, node_ops
 from qdqtool.engine.cost import layers_in_kernels
 from qdqtool.engine.read_info import read_layer_info
@@ -99,6 +100,7 @@ def _measured(opened: Model, found: LookedModel, options: ReportOptions) -> Meas
         if options.reference is not None:
             plain = as_fp32(open_model(options.reference))
         elif found.plain is not None:
+            require_reference(opened, "--model")
             plain = found.plain
         else:
             raise QdqError(opened.name, "cannot be compared: its Q/DQ cannot be removed", "give --model FP32")

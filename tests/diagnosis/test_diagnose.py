@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from qdqtool.conditioning.edits import changing_steps
 from qdqtool.data.loader import DataOptions
 from qdqtool.diagnosis.cause import Cause, LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose, look
@@ -26,6 +27,8 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.scales import Scale
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
+from qdqtool.verbs.lint import lint
+from qdqtool.verbs.lint_options import LintOptions
 from tests.collapsing_nets import residual_net, samples
 from tests.graphs import SMALL_NET, model_of
 
@@ -356,3 +359,20 @@ def test_per_tensor_weights_that_the_file_holds_as_integers() -> None:
     assert (cause.name, cause.gain) == ("per-tensor weights", None) and "holds integers" in cause.unmeasured
     cause = diagnose(model, data, source=open_model(wide_channel())).causes[0]
     assert cause.name == "per-tensor weights" and cause.gain is not None and cause.gain > 0.1
+
+
+def test_a_changed_float_function_is_no_reference() -> None:
+    """`correct` moves FP32 results so that INT8 comes right: a loss against them would say the opposite."""
+    data = {"x": np.random.default_rng(0).uniform(0, 1, (16, 4, 8, 8)).astype(np.float32)}
+    plan = PlanOptions(weights="per-tensor", float_heads="none")
+    made = insert(wide_channel(), data=data, options=InsertOptions(plan=plan, keep_float=0, condition="correct")).model
+    assert changing_steps(made) == ["correct"]
+    model = open_model(made)
+    with pytest.raises(QdqError, match=r"FP32 results were changed \(correct\); give the original FP32 model"):
+        diagnose(model, data)
+    result = lint(made, data=data)
+    assert result.causes is None and any("give the original FP32 model as --source" in note for note in result.notes)
+    found = lint(made, LintOptions(source=wide_channel()), data=data)
+    assert (
+        found.causes is not None and found.causes.loss == diagnose(model, data, source=open_model(wide_channel())).loss
+    )
