@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qdqtool.dla.assignment import DlaAssignment, DlaReport
+from qdqtool.graph.view import DEQUANTIZE
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.rule_index import RuleIndex
@@ -92,14 +93,18 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
     """A product or quotient of two computed tensors on the DLA, whose ranges differ or are not known yet.
 
     NvInfer.h needs one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
-    as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16.
+    as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16. Where the DLA takes Q/DQ, that is an input without a
+    pair, as `insert` places them.
     """
     report = context.dla
     on_dla = {one.node for one in report.on_dla} if report is not None else set()
-    todo = _WITHOUT_PAIRS if report is not None and report.version.has_typed_dla else _IN_FP16
+    typed = report is not None and report.version.has_typed_dla
     for node, rule in RuleIndex(context.rules.shared_scales, context.rules).nodes(context.view):
         if rule.members != "none" or node.key not in on_dla:
             continue
+        makers = [context.view.producers.get(name) for name in node.inputs]
+        if typed and any(maker is None or maker.op != DEQUANTIZE for maker in makers):
+            continue  # it computes in float
         scales = [context.range_of(name) for name in node.inputs]
         texts = [f"{float(scale):.6g}" for scale in scales if scale is not None]
         known = len(texts) == len(scales)
@@ -107,7 +112,7 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
             continue
         text = f"{node.op} of two tensors, for which the DLA needs one range (rule {rule.name})"
         text += f"; their scales are {' and '.join(texts)}" if known else ""
-        yield CheckFault(node.name, text, todo, severity=None if known else "note")
+        yield CheckFault(node.name, text, _WITHOUT_PAIRS if typed else _IN_FP16, severity=None if known else "note")
 
 
 def _instead(report: DlaReport, nodes: tuple[str, ...]) -> str:

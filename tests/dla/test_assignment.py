@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import onnx
 import pytest
 
 import qdqtool
@@ -214,6 +215,9 @@ def test_what_is_to_be_done_about_two_ranges_depends_on_the_version() -> None:
     for version, todo in ((V8_5, "peel --target dla --emit trtexec"), (TrtVersion(11, 4, 1), "without Q/DQ")):
         (one,) = lint(model, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
         assert todo in one.fix and "their scales are 0.5 and 0.25" in one.message
+    half = onnx.ModelProto.FromString(model.SerializeToString())
+    next(node for node in half.graph.node if node.op_type == "Mul").input[1] = "s"
+    assert ranges_found(half, TrtVersion(11, 4, 1)) == [], "it computes in float"
 
 
 def test_the_gpu_is_not_asked_what_the_dla_can() -> None:
