@@ -93,8 +93,8 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
     """A product or quotient of two computed tensors on the DLA, whose ranges differ or are not known yet.
 
     NvInfer.h needs one range for both inputs of an elementwise layer. Those of an Add are given one (Q020); a gate such
-    as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16. Where the DLA takes Q/DQ, that is an input without a
-    pair, as `insert` places them.
+    as SiLU's Sigmoid would lose its levels by that, so products keep theirs and are better computed in FP16. Where the
+    DLA takes Q/DQ, that is an input without a pair, as `insert` writes it.
     """
     report = context.dla
     on_dla = {one.node for one in report.on_dla} if report is not None else set()
