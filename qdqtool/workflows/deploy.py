@@ -245,7 +245,8 @@ class _Deployment:
         loss = loss_in_words(self.metric, outcome.loss, self._split.counts["report"])
         said = [verdict, f"Kept {kept.candidate.name}, {loss}: {reason}."]
         said += [f"{beside}."] if beside else []
-        said += [f"Warning: {outcome.left.warning}."] if outcome.left.warning else []
+        warnings = (outcome.warning, self._judges.reference_warning, outcome.left.warning)
+        said += [f"Warning: {text}." for text in warnings if text]
         write_guide(place, self._target.place.title, said, builds, self._job)
         names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
         facts = {

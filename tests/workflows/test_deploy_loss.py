@@ -170,6 +170,7 @@ def test_int8_that_loses_a_lot_is_kept_with_a_warning(
     )
     assert re.search("--labels .*--max-loss X ", said[0])
     assert facts["form"] == "cache" and facts["max_loss"] is None and facts["loss_word"] == "much"
+    assert f"Warning: {facts['warning']}." in (tmp_path / "out" / "README.md").read_text().splitlines()
 
 
 @pytest.mark.slow
