@@ -76,7 +76,7 @@ def attempts(stage: Stage, faults: GivenFaults, best: DeployCandidate) -> list[A
         return [auto, replace(whole, over="method mse", without_float="condition")]
     options = _insert_options(best)
     name = best.name if any(step.verb == "insert" for step in best.steps) else f"method {_METHODS[0]}"
-    base = {key: value for key, value in options.items() if key not in ("keep-float", "max-output-loss")}
+    base = {key: value for key, value in options.items() if key not in ("keep-float", "max-output-loss", "attention")}
     if stage == "keep-float":
         why = "the operators that lose most in float"
         first = [] if "condition" in base else [_inserted(f"{name}, keep-float auto", base, why, over=name)]
@@ -141,13 +141,15 @@ def with_edits_apart(attempt: Attempt) -> Attempt:
     return replace(attempt, candidate=replace(attempt.candidate, steps=(edit, insert, *more)))
 
 
-def with_rest(attempt: Attempt, rest: str | None) -> Attempt:
-    """The attempt with a float type for what is not INT8, where its model had one."""
-    if rest is None:
-        return attempt
+def with_kept(attempt: Attempt, stage: Stage, kept: Mapping[str, OptionValue]) -> Attempt:
+    """The attempt with the options that keep what its model had: the float type of what is not INT8, attentions.
+
+    Where operators are put in float for accuracy, data decide about attentions, too.
+    """
+    freed = {name: value for name, value in kept.items() if stage != "keep-float" or name != "attention"}
+    taken = {"insert": freed, "graft": {name: value for name, value in kept.items() if name == "rest"}}
     steps = tuple(
-        replace(step, options={**step.options, "rest": rest}) if step.verb in ("insert", "graft") else step
-        for step in attempt.candidate.steps
+        replace(step, options={**step.options, **taken.get(step.verb, {})}) for step in attempt.candidate.steps
     )
     return replace(attempt, candidate=replace(attempt.candidate, steps=steps))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qdqtool.display import Cells, Displayed, counted, named
-from qdqtool.recipe.values import RecipeStep
+from qdqtool.recipe.values import OptionValue, RecipeStep
 
 CauseName = Literal[
     "zero points",
@@ -85,7 +85,7 @@ class Cause(Displayed):
             data: the words that name the data.
             source: the file of the FP32 model, where there is one.
         """
-        words = [word for name, value in self.remedy.options.items() for word in (f"--{name}", str(value))]
+        words = _words(self.remedy.options)
         stem = output.removesuffix(".onnx")
         if self.remedy.verb == "graft":
             peeled = ["peel", model, "--target", "gpu", "--trt-version", WITH_CACHES]
@@ -93,10 +93,14 @@ class Cause(Displayed):
             plain = f"{stem}.plain.onnx" if source is None else source
             return [peeled, ["graft", plain, "--cache", f"{stem}.cache", *words, "-o", output]]
         before = []
-        if source is None and "condition" in self.remedy.options:
+        if source is None and ("condition" in self.remedy.options or self.name == "FP16 overflow"):
             source = f"{stem}.plain.onnx"
             before = [["peel", model, "--target", "gpu", "--trt-version", WITH_CACHES, "-o", source]]
-        given = [model, "--requantize"] if source is None else [source]
+        if source is None:  # --requantize keeps the types that are in the file
+            options = {name: value for name, value in self.remedy.options.items() if name != "rest"}
+            given, words = [model, "--requantize"], _words(options)
+        else:
+            given = [source]
         return [*before, [self.remedy.verb, *given, *data, *words, "-o", output]]
 
     def to_json(self) -> dict[str, Any]:
@@ -112,6 +116,10 @@ class Cause(Displayed):
             "brought": self.brought,
             "refused": self.refused,
         }
+
+
+def _words(options: Mapping[str, OptionValue]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,19 +23,21 @@ from qdqtool.diagnosis.evidence import Evidence, PairedTensor
 from qdqtool.diagnosis.one_change import float_input, with_float_operators, with_scales, with_weights
 from qdqtool.display import counted
 from qdqtool.evaluation.known_preprocess import known_preprocess, other_values
-from qdqtool.formats import INT8
+from qdqtool.formats import INT8, MIXED
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.weighted import is_depthwise, weight_index
-from qdqtool.linting.check_attention import torn_attentions
+from qdqtool.linting.check_attention import count_attentions, torn_attentions
 from qdqtool.linting.check_fp16 import overflowing
 from qdqtool.linting.check_placement import decode_reads
-from qdqtool.linting.lint_context import is_other_format
+from qdqtool.linting.lint_context import LintContext, is_other_format
 from qdqtool.match.options import names_word
 from qdqtool.metadata import stored_table
 from qdqtool.observers.pre_activation import before_silu
 from qdqtool.passes.condition.layout import as_cube, from_cube, readable
 from qdqtool.passes.insert import is_estimated
+from qdqtool.precision.assignment import rest_name
+from qdqtool.precision.casts import types_over_pairs
 from qdqtool.recipe.values import OptionValue, RecipeStep
 from qdqtool.scales import Scale
 from qdqtool.simulation.rounding import fake_quantize_weight
@@ -86,16 +88,30 @@ def insert_step(**options: OptionValue) -> RecipeStep:
 def _step_as_made(found: Evidence, **changed: OptionValue) -> RecipeStep:
     """The step of `insert` that changes one thing, and makes the rest as the model has it, as far as that is known.
 
-    That is the method, what accuracy keeps in float, heads and weights.
+    That is the method, what accuracy keeps in float, heads, weights, and what `kept_options` says.
     """
     methods, table = {*found.methods.values()}, stored_table(found.context.model.proto)
     kept = (None if table is None else table.decisions.float_layers) or {}
     named = bool(kept) and not any("," in name for name in kept)
     made: dict[str, OptionValue] = {"method": methods.pop() if len(methods) == 1 else REFERENCE}
+    made |= kept_options(found.context)
     made |= {} if "max_output_loss" in changed else {"keep_float": names_word([*kept]) if named else "0"}
     made |= {"float_heads": "none"} if found.quantized_heads else {}
     made |= {"weights": "per-tensor"} if 2 * len(found.coarse_weights) > len(found.context.weighted) else {}
     return insert_step(**{**made, **changed})
+
+
+def kept_options(context: LintContext) -> dict[str, OptionValue]:
+    """The options with which `insert` keeps the number format, the attentions and the float type of a Q/DQ model."""
+    kept: dict[str, OptionValue] = {}
+    if context.number_format != INT8.name:
+        kept["format"] = context.number_format
+    quantized, most = count_attentions(context)
+    if context.number_format != MIXED and 0 < quantized == most:
+        kept["attention"] = "int8"
+    if (record := types_over_pairs(context.proto)) is not None:
+        kept["rest"] = rest_name(record.assignment.rest)
+    return kept
 
 
 # ---------------------------------------------------------------------- faults
@@ -156,12 +172,12 @@ def _other_weights(found: Evidence) -> RecipeStep:
     """The step that changes scales of weights alone: `graft` of the scales of the activations.
 
     What accuracy keeps in float would be INT8 after it, and pairs without a symmetric scale from data have none that it
-    takes.
+    takes. Nor does it place the pairs of an attention.
     """
     context, table = found.context, stored_table(found.context.model.proto)
     kept = table is not None and bool(table.decisions.float_layers)
     estimated = any(map(is_estimated, context.all_pairs))
-    grafts = context.target == "gpu" and not (context.has_halves or kept or estimated)
+    grafts = context.target == "gpu" and not (context.has_halves or kept_options(context) or kept or estimated)
     if grafts and found.tensors.keys() == context.activation_pairs.keys():
         heads = {} if found.quantized_heads else {"float-heads": "regression"}
         return RecipeStep("graft", "graft", options=heads)

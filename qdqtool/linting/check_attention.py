@@ -14,6 +14,7 @@ from qdqtool.linting.check_silent_float import severity_of
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.attention import Attention, find_attentions
+from qdqtool.match.options import PlanOptions
 from qdqtool.passes.mask_values import find_mask_values
 
 _OPERANDS = ("its queries", "its keys", "the output of its Softmax", "its values")
@@ -40,7 +41,7 @@ def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str]
     if not context.view.pairs:
         return
     for one in find_attentions(context.view, context.rules, "int8", Decisions()):
-        uses = one.operands if one.weights else tuple(Use(one.nodes[0], index) for index in range(3))
+        uses = _uses(one)
         bare = [
             what for what, use in zip(_OPERANDS, uses, strict=False) if not context.carriers(use.node.inputs[use.index])
         ]
@@ -55,6 +56,18 @@ def torn_attentions(context: LintContext) -> Iterator[tuple[Attention, list[str]
             yield one, missing, one.reason
         elif missing:
             yield one, missing, f"no pair on {', '.join(missing)}: it is not one INT8 kernel"
+
+
+def count_attentions(context: LintContext) -> tuple[int, int]:
+    """How many attentions have pairs on all that they read, and how many can: in the format of the model's pairs."""
+    rules = PlanOptions(context.target, context.asked, format=context.number_format).rule_book()
+    found = find_attentions(context.view, rules, "int8", Decisions())
+    whole = [all(context.carriers(use.node.inputs[use.index]) for use in _uses(one)) for one in found if one.int8]
+    return sum(whole), len(whole)
+
+
+def _uses(one: Attention) -> tuple[Use, ...]:
+    return one.operands if one.weights else tuple(Use(one.nodes[0], index) for index in range(3))
 
 
 @check("Q061", "mask-value", "warning", targets=("gpu", "rtx"))

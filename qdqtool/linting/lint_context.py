@@ -18,7 +18,7 @@ from qdqtool.dla.assignment import dla_findings
 from qdqtool.engine.cost import Forecast
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.model_layers import predict_engine
-from qdqtool.formats import INT8, NumberFormat, format_of_element
+from qdqtool.formats import INT8, MIXED, NumberFormat, format_of_element, formats_of
 from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.model import Model
@@ -309,6 +309,13 @@ class LintContext:
         if zero is None:
             return INT8
         return format_of_element(onnx.helper.np_dtype_to_tensor_dtype(zero.dtype))
+
+    @cached_property
+    def number_format(self) -> str:
+        """The format of the pairs as `--format` names it; INT8 where there is none, or that has no word for them."""
+        found = {one.name for pair in self.all_pairs if (one := self.format_of(pair)) is not None}
+        mixed = {one.name for one in formats_of(MIXED)}
+        return found.pop() if len(found) == 1 else MIXED if found and found <= mixed else INT8.name
 
     def range_of(self, name: str) -> np.float32 | None:
         """The one scale of what a node reads: of its pairs, or of those before what commutes; None for several."""

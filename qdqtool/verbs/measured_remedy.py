@@ -50,7 +50,7 @@ def _remedied(cause: Cause, found: Evidence) -> onnx.ModelProto:
         placing = PlanOptions(target, version, **{"float_heads": "none", **words})
         return graft(found.plain.proto, peeled.cache, GraftOptions(placing)).model
     kept = keep_float(str(words.pop("keep_float"))) if "keep_float" in words else None
-    placed = {name: words.pop(name) for name in ("float_heads", "weights", "attention") if name in words}
+    placed = {name: words.pop(name) for name in ("float_heads", "weights", "attention", "format") if name in words}
     placing = PlanOptions(target, version, **placed, keep_float=() if kept is None else kept.names)
     how = CalibrationOptions(method=words.pop("method", ""), provider=found.observed.provider, progress=False)
     options = InsertOptions(placing, how, keep_float=None if kept is None else kept.count, advise=False, **words)

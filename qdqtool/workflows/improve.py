@@ -30,11 +30,12 @@ from qdqtool.deploying.improvements import (
     is_within,
     stages_of,
     with_edits_apart,
-    with_rest,
+    with_kept,
 )
 from qdqtool.deploying.target import DeployTarget, Kind
 from qdqtool.diagnosis.cause import LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose
+from qdqtool.diagnosis.suspects import kept_options
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.evaluation.loss_scale import WITHOUT_LABELS, Word, word_of
@@ -44,6 +45,7 @@ from qdqtool.forecasting.boards import Destination
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import restore_header
 from qdqtool.output_paths import check_target, files_of
@@ -127,10 +129,10 @@ class _Improvement:
         self._began, self._since = time.process_time(), time.monotonic()
         self._most = options.max_loss or 0.0
         folder = work.given()
-        given, self._plain, typed = _write_both(opened, options, folder)
-        self._rest = "fp16" if typed else None
+        given, self._plain = _write_both(opened, options, folder)
         version = options.trt_version
         kind: Kind = _KINDS[options.target]
+        self._kept = kept_options(LintContext(open_model(given), kind, version))
         new = version is not None and not version.has_caches
         self._target = DeployTarget(Destination(None, version), kind, "qdq", True, typed=new or kind == "rtx")
         # Costs are those of the release that the next step builds with: the newest one where none is named.
@@ -183,7 +185,7 @@ class _Improvement:
                     continue  # training leaves pairs where they are
                 if one.without_float is None or self._keeps_more_in_float(one):
                     apart = with_edits_apart(one) if self._target.kind == "gpu" else one
-                    self._try(with_rest(apart, self._rest))
+                    self._try(with_kept(apart, stage, self._kept))
 
     def _diagnosed(self) -> LossCauses | None:
         """Why the model as given loses; None where that cannot be measured."""
@@ -261,7 +263,7 @@ class _Improvement:
         if self._float_megabytes is None:
             plain = DeployCandidate("float", "fp16", (), "no INT8")
             # The builder's FP16 where it chooses types, and in place of the Casts that the plain model is without.
-            target = replace(self._priced, place=Destination(None, None)) if self._rest else self._priced
+            target = replace(self._priced, place=Destination(None, None)) if "rest" in self._kept else self._priced
             self._float_megabytes = cost_of_candidate(plain, MadeFiles(self._plain), target).megabytes or math.inf
         if not given.megabytes < self._float_megabytes <= cost.megabytes:
             return ""
@@ -448,20 +450,20 @@ def _command(
     }
 
 
-def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Path, Path, bool]:
-    """The model as given and the plain one in files, and whether it has types of its own."""
+def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Path, Path]:
+    """The model as given and the plain one in files."""
     given, plain = work / "given.onnx", work / "model.onnx"
     give_back(opened.proto, replace(opened, kind="path"), given)
-    record = types_over_pairs(opened.proto)
     if options.source is not None:
         source = open_model(options.source)
         if has_qdq(source.view):
             raise QdqError(f"--source {source.name}", "has Q/DQ, so no loss against it is known", "give the FP32 model")
         give_back(source.proto, replace(source, kind="path"), plain)
-        return given, plain, record is not None
+        return given, plain
     require_reference(opened, "--source")
+    record = types_over_pairs(opened.proto)
     peeled = opened.copy() if record is None else take_out_types(opened, record)
     peel_model(peeled, on_asymmetric="widen", opset=opset_of(peeled.proto), drop_scales=True)
     restore_header(peeled.proto)
     give_back(peeled.proto, replace(opened, kind="path"), plain)
-    return given, plain, record is not None
+    return given, plain

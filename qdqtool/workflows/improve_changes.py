@@ -12,7 +12,9 @@ from qdqtool.display import counted
 from qdqtool.graph.io import open_model
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import float_products, output_axis, pair_behind, weight_dims, weight_index
+from qdqtool.linting.check_attention import count_attentions
 from qdqtool.linting.finding import Finding, by_code
+from qdqtool.linting.lint_context import LintContext
 from qdqtool.precision.casts import types_over_pairs
 from qdqtool.verbs.lint import lint
 from qdqtool.verbs.lint_options import LintOptions
@@ -30,6 +32,7 @@ class PairsOfModel:
         per_channel: those with one for each channel.
         in_float: those without a pair on the weight, in the order of the graph.
         activations: how many activations have a pair.
+        attentions: how many attentions have pairs on all that they read.
         typed: whether what is not INT8 has a type of its own, FP16 or BF16.
     """
 
@@ -37,6 +40,7 @@ class PairsOfModel:
     per_channel: tuple[str, ...]
     in_float: tuple[str, ...]
     activations: int
+    attentions: int
     typed: bool
 
     def changes_to(self, other: PairsOfModel) -> list[str]:
@@ -57,6 +61,8 @@ class PairsOfModel:
                 said.append(f"{counted(len(names), 'more operator')} {where}: {shown}")
         if self.activations != other.activations:
             said.append(f"pairs on {counted(other.activations, 'activation')}, {self.activations} before")
+        if self.attentions != other.attentions:
+            said.append(f"{counted(other.attentions, 'attention')} quantized, {self.attentions} before")
         if self.typed != other.typed:
             said.append("FP16 Casts in the file" if other.typed else "no FP16 Casts in the file any more")
         return said
@@ -81,7 +87,8 @@ def pairs_of(path: Path) -> PairsOfModel:
             per_tensor.append(node.name or node.key)
     in_float = tuple(node.name or node.key for node in float_products(view))
     typed = types_over_pairs(model.proto) is not None
-    return PairsOfModel(tuple(per_tensor), tuple(per_channel), in_float, _activations(view), typed)
+    attentions = count_attentions(LintContext(model))[0]
+    return PairsOfModel(tuple(per_tensor), tuple(per_channel), in_float, _activations(view), attentions, typed)
 
 
 def _activations(view: GraphView) -> int:

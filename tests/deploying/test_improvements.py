@@ -20,7 +20,7 @@ from qdqtool.deploying.improvements import (
     best_of,
     is_shown,
     stages_of,
-    with_rest,
+    with_kept,
 )
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure, ResampledFigure
@@ -85,14 +85,20 @@ def test_training_begins_at_the_best_and_learns_from_fp32_where_the_best_is_no_t
     assert names("finetune", GIVEN) == ["finetune"]
 
 
-def test_a_typed_model_stays_typed() -> None:
+def test_types_and_attentions_stay_as_they_are() -> None:
+    kept = {"rest": "fp16", "attention": "int8"}
     one = attempts("condition", NONE, GIVEN)[0]
-    assert with_rest(one, "fp16").candidate.steps[0].options["rest"] == "fp16"
-    assert with_rest(one, None) is one
+    assert with_kept(one, "condition", kept).candidate.steps[0].options == {**one.candidate.steps[0].options, **kept}
+    assert with_kept(one, "condition", {}) == one
     (own,) = attempts("granularity", GivenFaults(per_tensor=True), GIVEN)
-    assert ["rest" in step.options for step in with_rest(own, "fp16").candidate.steps] == [False, True]
+    peel, graft = with_kept(own, "granularity", kept).candidate.steps
+    assert kept.keys().isdisjoint(peel.options)
+    assert graft.options["rest"] == "fp16" and "attention" not in graft.options
+    best = with_kept(attempts("method", NONE, GIVEN)[0], "method", kept).candidate
+    for freed in attempts("keep-float", NONE, best):
+        assert "attention" not in with_kept(freed, "keep-float", kept).candidate.steps[0].options
     (tune,) = attempts("finetune", NONE, GIVEN)
-    assert "rest" not in with_rest(tune, "fp16").candidate.steps[0].options
+    assert "rest" not in with_kept(tune, "finetune", kept).candidate.steps[0].options
 
 
 @pytest.mark.parametrize(

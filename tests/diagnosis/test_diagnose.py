@@ -7,6 +7,7 @@ import importlib
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -376,3 +377,21 @@ def test_a_changed_float_function_is_no_reference() -> None:
     assert (
         found.causes is not None and found.causes.loss == diagnose(model, data, source=open_model(wide_channel())).loss
     )
+
+
+ATTENTION = """
+net (float[1,4,64,32] q, float[1,4,32,64] k, float[1,4,64,32] v) => (float[1,4,64,32] y)
+<float d = {5.6}, float[32,32] w, float[32,32] u>
+{ s = MatMul(q, k) m = Div(s, d) p = Softmax(m) o = MatMul(p, v) h = MatMul(o, w) r = Relu(h) y = MatMul(r, u) }
+"""
+
+
+@pytest.mark.parametrize("attention", ["int8", "float"])
+def test_remedy_keeps_attentions_as_they_are(attention: Literal["int8", "float"]) -> None:
+    drawn, shapes = np.random.default_rng(0), {"q": (4, 64, 32), "k": (4, 32, 64), "v": (4, 64, 32)}
+    data = {name: drawn.standard_normal((8, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    asked = InsertOptions(PlanOptions(attention=attention), CalibrationOptions(method="percentile=60"), keep_float=0)
+    model = insert(model_of(ATTENTION), data=data, options=asked).model
+    cause = first(diagnose(open_model(model), data))
+    assert cause.name == "saturated tensor"
+    assert cause.remedy.options.get("attention") == ("int8" if attention == "int8" else None)
