@@ -106,6 +106,11 @@ class NumberFormat:
         return "INT" not in self.element
 
     @property
+    def smallest(self) -> float:
+        """The smallest code above 0."""
+        return float(ml_dtypes.finfo(self.dtype).smallest_subnormal) if self.is_relative else 1.0  # type: ignore[no-untyped-call]
+
+    @property
     def element_type(self) -> int:
         """The element type of codes and zero points, a code of TensorProto."""
         return int(onnx.TensorProto.DataType.Value(self.element))

@@ -12,12 +12,14 @@ from qdqtool.deploying.choice import AS_NEAR, DeployCost
 from qdqtool.deploying.options import Effort
 from qdqtool.evaluation.loss_scale import is_at_most
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
+from qdqtool.formats import FP8, INT8
 from qdqtool.recipe.values import OptionValue, RecipeStep
 
 Stage = Literal["granularity", "method", "condition", "keep-float", "blocks", "finetune"]
 STAGES: tuple[Stage, ...] = ("granularity", "method", "condition", "keep-float", "blocks", "finetune")
 _STAGES_OF: dict[Effort, int] = {"fast": 3, "default": 5, "best": 6}  # how many of them
 _METHODS = ("auto", "mse", "entropy")
+_OF_INT8: tuple[Stage, ...] = ("granularity", "blocks", "finetune")
 _OUTPUT_LOSSES = (0.02, 0.003)  # the first is what `deploy` asks for, the second what docs/peers.md measures
 # What n samples do not show once is rarer than 3 in n, with 95 %: 1 - 0.05^(1/n) is 3/n.
 _OF_NONE = 3
@@ -59,23 +61,25 @@ class Attempt:
     without_float: str | None = None
 
 
-def stages_of(effort: Effort) -> tuple[Stage, ...]:
-    """The stages of an effort, in order."""
-    return STAGES[: _STAGES_OF[effort]]
+def stages_of(effort: Effort, number_format: str = INT8.name) -> tuple[Stage, ...]:
+    """The stages of an effort, in order. Caches and training are for INT8 alone."""
+    stages = STAGES[: _STAGES_OF[effort]]
+    return stages if number_format == INT8.name else tuple(one for one in stages if one not in _OF_INT8)
 
 
-def attempts(stage: Stage, faults: GivenFaults, best: DeployCandidate) -> list[Attempt]:
+def attempts(stage: Stage, faults: GivenFaults, best: DeployCandidate, number_format: str = INT8.name) -> list[Attempt]:
     """What is tried in a stage, in order, whatever loss is accepted: that only ends the order sooner."""
+    methods = _METHODS if number_format == INT8.name else (FP8.method, *_METHODS[1:])
     if stage == "granularity":
         return _own_scales(faults)
     if stage == "method":
-        return [_inserted(f"method {one}", {"method": one, "keep-float": 0}, "other scales") for one in _METHODS]
+        return [_inserted(f"method {one}", {"method": one, "keep-float": 0}, "other scales") for one in methods]
     if stage == "condition":
         auto = _inserted("condition", {"condition": "auto"}, "weights edited first", over="method mse")
         whole = _inserted("condition, keep-float 0", {"condition": "auto", "keep-float": 0}, "weights edited first")
         return [auto, replace(whole, over="method mse", without_float="condition")]
-    options = _insert_options(best)
-    name = best.name if any(step.verb == "insert" for step in best.steps) else f"method {_METHODS[0]}"
+    options = _insert_options(best, methods[0])
+    name = best.name if any(step.verb == "insert" for step in best.steps) else f"method {methods[0]}"
     base = {key: value for key, value in options.items() if key not in ("keep-float", "max-output-loss", "attention")}
     if stage == "keep-float":
         why = "the operators that lose most in float"
@@ -118,13 +122,13 @@ def _inserted(name: str, options: Mapping[str, OptionValue], why: str, over: str
     return Attempt(DeployCandidate(name, "qdq", (RecipeStep("insert", "insert", options=options),), why), over)
 
 
-def _insert_options(best: DeployCandidate) -> dict[str, OptionValue]:
-    """The options of the best model's `insert`; those of `auto` where it keeps the scales that were given."""
+def _insert_options(best: DeployCandidate, method: str) -> dict[str, OptionValue]:
+    """The options of the best model's `insert`; a method where it keeps the scales that were given."""
     for step in best.steps:
         if step.verb == "insert":
             options = dict(step.options)
             return {**options, "condition": "auto"} if options.get("condition") == _LAST_EDIT else options
-    return {"method": _METHODS[0]}
+    return {"method": method}
 
 
 def with_edits_apart(attempt: Attempt) -> Attempt:
@@ -142,7 +146,7 @@ def with_edits_apart(attempt: Attempt) -> Attempt:
 
 
 def with_kept(attempt: Attempt, stage: Stage, kept: Mapping[str, OptionValue]) -> Attempt:
-    """The attempt with the options that keep what its model had: the float type of what is not INT8, attentions.
+    """The attempt with the options that keep what its model had: number format, attentions, the type of what is float.
 
     Where operators are put in float for accuracy, data decide about attentions, too.
     """

@@ -16,7 +16,7 @@ from qdqtool.amax.methods import amax_mse, predicted_sqnr
 from qdqtool.calibration.engine import WantedScales, calibrate_scales
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum
 from qdqtool.data.loader import Batch, DataLoader
-from qdqtool.formats import INT8
+from qdqtool.formats import FP8, INT8, NumberFormat
 from qdqtool.graph.heads import Head
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
@@ -30,19 +30,21 @@ from qdqtool.observers.options import CalibrationOptions
 from qdqtool.passes.condition.layout import input_axis
 from qdqtool.passes.typed_pairs import peel_model
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
+from qdqtool.scales import Scale
 
 
 @dataclass(frozen=True)
 class PairedTensor:
-    """An activation that goes through pairs of one symmetric INT8 scale, and what it holds on the data.
+    """An activation that goes through pairs of one INT8 or FP8 scale without a zero point, and what it holds.
 
     Attributes:
         name: of the tensor.
         histogram: its values in the float model.
         amax: the clipping value that the pairs have.
-        own: the clipping value of least error on the data (method mse).
+        own: the clipping value of least error on the data: INT8's by method mse, FP8's by max.
         best: the largest of these of the tensors that share the scale.
         sqnr, best_sqnr: predicted signal to noise at `amax` and at `best`, in dB.
+        format: of the pairs.
     """
 
     name: str
@@ -52,6 +54,7 @@ class PairedTensor:
     best: float
     sqnr: float
     best_sqnr: float
+    format: NumberFormat = INT8
 
     @property
     def drop(self) -> float:
@@ -85,9 +88,9 @@ class PairedTensor:
 
     @property
     def zeroed(self) -> float:
-        """The part of the values other than zero that INT8 rounds to zero."""
+        """The part of the values other than zero that are rounded to zero."""
         counts, width = self.histogram.folded()
-        end = int(self.amax / INT8.largest / 2 / width)
+        end = int(float(self.format.scale_of(self.amax)) * self.format.smallest / 2 / width)
         return float(counts[:end].sum()) / max(int(counts.sum()), 1)
 
 
@@ -139,15 +142,16 @@ class Evidence:
 
     @cached_property
     def tensors(self) -> dict[str, PairedTensor]:
-        """The activations whose range can be judged, in graph order: one symmetric INT8 scale, values on the data."""
-        found: dict[str, tuple[Histogram, float, float]] = {}
+        """The activations whose range can be judged, in graph order: one scale, no zero point, values on the data."""
+        found: dict[str, tuple[Histogram, NumberFormat, float, float]] = {}
         for name, pairs in self.context.activation_pairs.items():
-            histogram, amax = self.histograms.get(name), self._amax(pairs)
-            if histogram is None or amax is None or not histogram.amax > 0:
+            histogram, scale = self.histograms.get(name), self._scale(pairs)
+            if histogram is None or scale is None or not histogram.amax > 0:
                 continue
-            found[name] = histogram, amax, float(amax_mse(histogram))
+            own = float(amax_mse(histogram) if scale.format == INT8 else histogram.amax)
+            found[name] = histogram, scale.format, scale.format.amax_of(scale.bits), own
         shared: dict[float, float] = {}
-        for _, amax, best in found.values():
+        for *_, amax, best in found.values():
             shared[amax] = max(best, shared.get(amax, 0.0))
         return {
             name: PairedTensor(
@@ -156,10 +160,11 @@ class Evidence:
                 amax,
                 own,
                 shared[amax],
-                predicted_sqnr(histogram, amax),
-                predicted_sqnr(histogram, shared[amax]),
+                _sqnr(histogram, amax, row),
+                _sqnr(histogram, shared[amax], row),
+                row,
             )
-            for name, (histogram, amax, own) in found.items()
+            for name, (histogram, row, amax, own) in found.items()
         }
 
     @cached_property
@@ -172,7 +177,7 @@ class Evidence:
         for node, index in context.weighted:
             pair, axis = context.weight_pair(node, index), axes.get(id(node))
             scale = None if pair is None else context.scale_of(pair)
-            if pair is None or scale is None or scale.size != 1 or axis is None:
+            if pair is None or scale is None or scale.size != 1 or axis is None or context.format_of(pair) != INT8:
                 continue
             shape = context.view.shape(pair.tensor)
             if node.inputs[index] == pair.dequantize.outputs[0] and shape is not None and shape[axis] != 1:
@@ -204,7 +209,7 @@ class Evidence:
         for method in dict.fromkeys(self.methods.values()):
             names = [name for name, one in self.methods.items() if one == method]
             if method == REFERENCE:
-                found |= {name: self.tensors[name].own for name in names}
+                found |= {name: float(amax_mse(self.tensors[name].histogram)) for name in names}
                 continue
             how = CalibrationOptions(method=method, provider=self.observed.provider, progress=False, inner=False)
             table = calibrate_scales(self.observed, self.calibrating, how, WantedScales(names))
@@ -215,7 +220,7 @@ class Evidence:
             shared[given] = max(amax, shared.get(given, 0.0))
         ends = {name: (self.tensors[name], shared[self.tensors[name].amax]) for name in found}
         return {
-            name: replace(one, best=amax, best_sqnr=predicted_sqnr(one.histogram, amax))
+            name: replace(one, best=amax, best_sqnr=_sqnr(one.histogram, amax, one.format))
             for name, (one, amax) in ends.items()
         }
 
@@ -243,16 +248,33 @@ class Evidence:
                     found.setdefault(name, ChannelSpectrum(value.shape[axis], axis)).add(value)
         return found
 
-    def _amax(self, pairs: list[Pair]) -> float | None:
-        """The one clipping value of some pairs; None where they differ, or are no symmetric INT8 pairs of one scale."""
-        values = set()
+    def _scale(self, pairs: list[Pair]) -> Scale | None:
+        """The one scale of some pairs; None where they differ, or are no pairs in INT8 or FP8 without a zero point."""
+        found = set[tuple[float, NumberFormat]]()
         for pair in pairs:
             scale, zero = self.context.scale_of(pair), self.context.zero_point(pair)
-            named = pair.quantize is not None and zero is not None and INT8.has_zero_point(zero)
-            if not named or pair.between or scale is None or scale.size != 1 or not np.isfinite(scale).all():
+            row = next((one for one in (INT8, FP8) if one.has_zero_point(zero)), None)
+            if row is None or pair.quantize is None or pair.between:
                 return None
-            values.add(float(scale.reshape(-1)[0]) * INT8.largest)
-        return values.pop() if len(values) == 1 and min(values) > 0 else None
+            if scale is None or scale.size != 1 or not np.isfinite(scale).all():
+                return None
+            found.add((float(scale.reshape(-1)[0]), row))
+        value, row = found.pop() if len(found) == 1 else (0.0, None)
+        return None if row is None or not value > 0 else Scale.of(value, format=row)
+
+
+def _sqnr(histogram: Histogram, amax: float, row: NumberFormat) -> float:
+    """Predicted signal to noise of rounding in a format at a clipping value, in dB: of FP8 at four points of a bin."""
+    if row == INT8:
+        return predicted_sqnr(histogram, amax)
+    counts, width = histogram.folded()
+    values = ((np.arange(4 * counts.size) + 0.5) * (width / 4)).astype(np.float32)
+    scale = np.float32(row.scale_of(amax))
+    weights = np.repeat(counts, 4).astype(np.float64)
+    error, power = (
+        weights @ np.square(one, dtype=np.float64) for one in (scale * row.nearest(values / scale) - values, values)
+    )
+    return float(10 * np.log10(power / error)) if error > 0 else np.inf
 
 
 def without_pairs_of(model: Model) -> Model:

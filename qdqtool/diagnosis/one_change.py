@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.formats import INT8
 from qdqtool.graph.edit import Editor, count_uses, write_constant
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node, Use
@@ -23,13 +22,13 @@ Array = npt.NDArray[Any]
 
 
 def with_scales(model: Model, scales: Mapping[str, Scale]) -> Model:
-    """The model with other symmetric INT8 scales on all pairs of some tensors; several scales need opset 13."""
+    """The model with other scales, of the formats of the pairs, on some tensors; several scales need opset 13."""
     made = model.copy()
     view = made.view
     editor, uses = Editor(view), count_uses(view)
     for tensor, scale in scales.items():
         nodes = [node for pair in view.pairs[tensor] for node in (pair.quantize, pair.dequantize) if node is not None]
-        values = scale.bits, INT8.zero_point(*scale.bits.shape)
+        values = scale.bits, scale.format.zero_point(*scale.bits.shape)
         for index, (value, kind) in enumerate(zip(values, ("scale", "zero"), strict=True), 1):
             places = [Use(node, index) for node in nodes]
             write_constant(editor, uses, places, value, f"{tensor}_{kind}", in_place=False)

@@ -23,7 +23,7 @@ from qdqtool.diagnosis.evidence import Evidence, PairedTensor
 from qdqtool.diagnosis.one_change import float_input, with_float_operators, with_scales, with_weights
 from qdqtool.display import counted
 from qdqtool.evaluation.known_preprocess import known_preprocess, other_values
-from qdqtool.formats import INT8, MIXED
+from qdqtool.formats import FP8, INT8, MIXED
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
 from qdqtool.graph.weighted import is_depthwise, weight_index
@@ -93,7 +93,7 @@ def _step_as_made(found: Evidence, **changed: OptionValue) -> RecipeStep:
     methods, table = {*found.methods.values()}, stored_table(found.context.model.proto)
     kept = (None if table is None else table.decisions.float_layers) or {}
     named = bool(kept) and not any("," in name for name in kept)
-    made: dict[str, OptionValue] = {"method": methods.pop() if len(methods) == 1 else REFERENCE}
+    made: dict[str, OptionValue] = {"method": methods.pop() if len(methods) == 1 else _reference(found)}
     made |= kept_options(found.context)
     made |= {} if "max_output_loss" in changed else {"keep_float": names_word([*kept]) if named else "0"}
     made |= {"float_heads": "none"} if found.quantized_heads else {}
@@ -195,7 +195,7 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         return
     off = sorted((one for one in tensors.values() if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
     few = off if len(off) <= _FEW else []
-    step = _step_as_made(found, **({} if _is_auto(found) else {"method": REFERENCE}))
+    step = _step_as_made(found, **({} if _is_auto(found) else {"method": _reference(found)}))
     for one in few:
         name: CauseName = "outliers" if one.zeroed <= _MOSTLY else "dead tensor"
         name = "saturated tensor" if one.amax < one.best else name
@@ -222,7 +222,7 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
     else:
         data_cause = _all_ranges(found, changed.values(), data_step, of_method=not again)
         yield Suspect(data_cause, _with_best(changed.values()), part=part, narrower=narrower)
-    if again and not all(map(_is_reference, found.methods.values())):
+    if again and not all(_is_reference(one, _reference(found)) for one in found.methods.values()):
         after = [
             replace(one, amax=again[name].best, sqnr=again[name].best_sqnr)
             for name, one in tensors.items()
@@ -234,9 +234,14 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         )
 
 
-def _is_reference(method: str) -> bool:
+def _reference(found: Evidence) -> str:
+    """The method that takes the ranges of least error."""
+    return FP8.method if found.context.number_format == FP8.name else REFERENCE
+
+
+def _is_reference(method: str, reference: str) -> bool:
     """Whether a method takes the ranges of least error, or begins with them."""
-    return method == REFERENCE or METHODS[method.partition("=")[0]].starts_from == REFERENCE
+    return method == reference or METHODS[method.partition("=")[0]].starts_from == reference
 
 
 def _is_auto(found: Evidence) -> bool:
@@ -288,7 +293,7 @@ def _other_input(found: Evidence) -> str:
 
 def _with_best(tensors: Iterable[PairedTensor]) -> Callable[[Model], Model]:
     """The change to the best ranges."""
-    scales = {one.name: Scale.of(INT8.scale_of(one.best)) for one in tensors}
+    scales = {one.name: Scale.of(one.format.scale_of(one.best), format=one.format) for one in tensors}
     return lambda model: with_scales(model, scales)
 
 
@@ -356,7 +361,7 @@ def fp16(found: Evidence) -> Iterator[Suspect]:
 
 def few_channels(found: Evidence) -> Iterator[Suspect]:
     """Activations of which a few channels set the range, so that the others have few steps."""
-    if (opset_of(found.model.proto) or 1) < _AXIS_OPSET:
+    if (opset_of(found.model.proto) or 1) < _AXIS_OPSET or found.context.number_format != INT8.name:
         return
     scales, spread, steps = {}, dict[str, float](), dict[str, float]()
     for name, spectrum in found.channels.items():
@@ -422,7 +427,7 @@ def silu_or_depthwise(found: Evidence) -> Iterator[Suspect]:
     silu = [name for name in before_silu(context.view, plain.producers).values() if name in context.activation_pairs]
     readers = [use.node.key for name in silu for use in context.view.consumers(name)]
     operators = [*dict.fromkeys([*depthwise, *readers])]
-    if not operators:
+    if not operators or context.number_format != INT8.name:
         return
     words = [counted(len(depthwise), "depthwise convolution") + " in INT8"] if depthwise else []
     words += [f"{counted(len(silu), 'range')} of a SiLU, whose values begin at -0.28"] if silu else []

@@ -20,7 +20,6 @@ from qdqtool.deploying.candidates import DeployCandidate
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.deploying.improvements import (
     GIVEN,
-    STAGES,
     Attempt,
     Measured,
     attempts,
@@ -42,6 +41,7 @@ from qdqtool.evaluation.loss_scale import WITHOUT_LABELS, Word, word_of
 from qdqtool.evaluation.metrics import Figure, ResampledFigure, loss_between
 from qdqtool.files import FileSet
 from qdqtool.forecasting.boards import Destination
+from qdqtool.formats import INT8
 from qdqtool.graph.io import ModelSource, give_back, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import opset_of
@@ -132,7 +132,8 @@ class _Improvement:
         given, self._plain = _write_both(opened, options, folder)
         version = options.trt_version
         kind: Kind = _KINDS[options.target]
-        self._kept = kept_options(LintContext(open_model(given), kind, version))
+        context = LintContext(open_model(given), kind, version)
+        self._kept, self._format = kept_options(context), context.number_format
         new = version is not None and not version.has_caches
         self._target = DeployTarget(Destination(None, version), kind, "qdq", True, typed=new or kind == "rtx")
         # Costs are those of the release that the next step builds with: the newest one where none is named.
@@ -172,10 +173,10 @@ class _Improvement:
         faults, self._refused = faults_of(self._given, self._plain, self._pairs, self._target)
         self._causes = self._diagnosed()
         self._try(Attempt(GIVEN))
-        stages = stages_of(self._options.effort)
+        stages = stages_of(self._options.effort, self._format)
         for number, stage in enumerate(stages):
             best = self._best().attempt.candidate if self._tried else GIVEN
-            for one in attempts(stage, faults, best):
+            for one in attempts(stage, faults, best, self._format):
                 if self._tried and self._is_enough(self._best()):
                     return
                 if self._is_late():
@@ -184,8 +185,9 @@ class _Improvement:
                 if stage == "finetune" and (not self._tried or self._best().trial.refused):
                     continue  # training leaves pairs where they are
                 if one.without_float is None or self._keeps_more_in_float(one):
-                    apart = with_edits_apart(one) if self._target.kind == "gpu" else one
-                    self._try(with_kept(apart, stage, self._kept))
+                    apart = self._target.kind == "gpu" and self._format == INT8.name
+                    one = with_edits_apart(one) if apart else one
+                    self._try(with_kept(one, stage, self._kept))
 
     def _diagnosed(self) -> LossCauses | None:
         """Why the model as given loses; None where that cannot be measured."""
@@ -356,7 +358,7 @@ class _Improvement:
             None if GIVEN.name not in self._tried else loss_between(best.figures.whole.figure, self._whole(GIVEN.name)),
             tuple(self._pairs.changes_to(pairs)),
             tuple(self._unreached),
-            tuple(one for one in STAGES if one not in stages_of(self._options.effort)),
+            tuple(one for one in stages_of("best", self._format) if one not in stages_of(self._options.effort)),
             meets and is_shown(loss, self._most, count),
             judge.beside,
             word=word,
@@ -415,7 +417,7 @@ class _Improvement:
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
         """The operators that lose most by themselves, of those that the written model has in INT8."""
         self._beat.begin("ranking operators")
-        plan = PlanOptions(self._target.kind, self._target.version)
+        plan = PlanOptions(self._target.kind, self._target.version, format=self._format)
         job = self._jobs[_ALL]
         asked = SensitivityOptions(plan, job.calibration("mse"), replace(job.data_options, limit=32), ends=False)
         try:

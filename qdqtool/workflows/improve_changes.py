@@ -33,6 +33,7 @@ class PairsOfModel:
         in_float: those without a pair on the weight, in the order of the graph.
         activations: how many activations have a pair.
         attentions: how many attentions have pairs on all that they read.
+        formats: the number formats of the pairs.
         typed: whether what is not INT8 has a type of its own, FP16 or BF16.
     """
 
@@ -41,6 +42,7 @@ class PairsOfModel:
     in_float: tuple[str, ...]
     activations: int
     attentions: int
+    formats: tuple[str, ...]
     typed: bool
 
     def changes_to(self, other: PairsOfModel) -> list[str]:
@@ -61,6 +63,8 @@ class PairsOfModel:
                 said.append(f"{counted(len(names), 'more operator')} {where}: {shown}")
         if self.activations != other.activations:
             said.append(f"pairs on {counted(other.activations, 'activation')}, {self.activations} before")
+        if self.formats != other.formats:
+            said.append(f"pairs in {' and '.join(other.formats)}, {' and '.join(self.formats)} before")
         if self.attentions != other.attentions:
             said.append(f"{counted(other.attentions, 'attention')} quantized, {self.attentions} before")
         if self.typed != other.typed:
@@ -87,8 +91,17 @@ def pairs_of(path: Path) -> PairsOfModel:
             per_tensor.append(node.name or node.key)
     in_float = tuple(node.name or node.key for node in float_products(view))
     typed = types_over_pairs(model.proto) is not None
-    attentions = count_attentions(LintContext(model))[0]
-    return PairsOfModel(tuple(per_tensor), tuple(per_channel), in_float, _activations(view), attentions, typed)
+    context = LintContext(model)
+    formats = {row.title for pair in context.all_pairs if (row := context.format_of(pair)) is not None}
+    return PairsOfModel(
+        tuple(per_tensor),
+        tuple(per_channel),
+        in_float,
+        _activations(view),
+        count_attentions(context)[0],
+        tuple(sorted(formats)),
+        typed,
+    )
 
 
 def _activations(view: GraphView) -> int:

@@ -169,3 +169,12 @@ def test_without_labels_nothing_replaces_the_given_model_that_is_not_surely_bett
     assert chosen([given, noisy, torn], given=given, labeled=False) == GIVEN.name
     assert chosen([given, noisy, torn, better], given=given, labeled=False) == "better"
     assert chosen([given, torn], given=given) == "torn", "labels decide where they are given"
+
+
+def test_fp8_is_tried_without_caches_and_training() -> None:
+    assert stages_of("best", "fp8") == ("method", "condition", "keep-float")
+    steps = [one.candidate.steps[0] for one in attempts("method", NONE, GIVEN, "fp8")]
+    assert [step.options["method"] for step in steps] == ["max", "mse", "entropy"]
+    (first, *_) = attempts("keep-float", NONE, GIVEN, "fp8")
+    assert with_kept(first, "keep-float", {"format": "fp8"}).candidate.steps[0].options["format"] == "fp8"
+    assert first.over == "method max"

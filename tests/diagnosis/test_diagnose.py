@@ -21,6 +21,7 @@ from qdqtool.diagnosis.diagnose import DiagnosisOptions, diagnose, look
 from qdqtool.diagnosis.evidence import Evidence
 from qdqtool.diagnosis.one_change import with_float_operators, with_scales
 from qdqtool.errors import QdqError
+from qdqtool.formats import FP8
 from qdqtool.graph.io import open_model
 from qdqtool.graph.model import Model
 from qdqtool.match.plan import PlanOptions
@@ -395,3 +396,33 @@ def test_remedy_keeps_attentions_as_they_are(attention: Literal["int8", "float"]
     cause = first(diagnose(open_model(model), data))
     assert cause.name == "saturated tensor"
     assert cause.remedy.options.get("attention") == ("int8" if attention == "int8" else None)
+
+
+FP8_NET = """
+net (float[N,32,8,8] x) => (float[N,32,8,8] y) <float[32,32,3,3] w, float[32,32,3,3] v>
+{ c = Conv<pads=[1,1,1,1]>(x, w) r = Relu(c) y = Conv<pads=[1,1,1,1]>(r, v) }
+"""
+FP8_DATA = {"x": np.random.default_rng(1).standard_normal((8, 32, 8, 8)).astype(np.float32)}
+
+
+def in_fp8(method: str) -> Model:
+    asked = InsertOptions(PlanOptions(format="fp8"), CalibrationOptions(method=method), keep_float=0)
+    return open_model(insert(model_of(FP8_NET), data=FP8_DATA, options=asked).model)
+
+
+@pytest.mark.parametrize(("method", "name"), [("percentile=60", "saturated tensor"), ("max", None)])
+def test_ranges_of_fp8(method: str, name: str | None) -> None:
+    found = diagnose(in_fp8(method), FP8_DATA)
+    assert [one.name for one in found.causes] == [name] * (name is not None)
+    for cause in found.causes:
+        assert cause.remedy.options == {"method": "max", "format": "fp8", "keep-float": "0"}
+
+
+@pytest.mark.parametrize(("factor", "name"), [(1 / 30, "saturated tensor"), (1e6, "dead tensor")])
+def test_range_of_one_fp8_tensor(factor: float, name: str) -> None:
+    model = in_fp8("max")
+    tensor = look(model, FP8_DATA, DiagnosisOptions(), None)[0].tensors["r"]
+    assert tensor.format == FP8 and tensor.drop == pytest.approx(0, abs=0.1)
+    broken = with_scales(model, {"r": Scale.of(FP8.scale_of(tensor.best * factor), format=FP8)})
+    cause = first(diagnose(broken, FP8_DATA))
+    assert (cause.name, cause.where) == (name, ("r",))
