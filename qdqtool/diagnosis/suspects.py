@@ -193,7 +193,10 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
     tensors = found.tensors
     if not tensors:
         return
+    said, seen = _said_of_preprocessing(found), _other_input(found)
     off = sorted((one for one in tensors.values() if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
+    if said:  # which sets the range of an input
+        off = [one for one in off if one.name not in found.plain.view.inputs]
     few = off if len(off) <= _FEW else []
     step = _step_as_made(found, **({} if _is_auto(found) else {"method": _reference(found)}))
     for one in few:
@@ -203,7 +206,6 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         cause = Cause(name, (one.name,), _described(one) + method, step, figures=one.figures())
         yield Suspect(cause, _with_best([one]))
     narrower = (_with_best(few),) if few else ()
-    said, seen = _said_of_preprocessing(found), _other_input(found)
     again = found.same_method if found.int8_loss >= LEAST_GAIN else {}  # which takes a calibration
     likely = bool(off or said or seen) or _calibration(found).method.startswith(_CUTTING)
     part = 0.2 if likely else MOST

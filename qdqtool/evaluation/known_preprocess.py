@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import onnx
 
 from qdqtool.cache.sidecar import read_sidecar
+from qdqtool.command_lines import command, file_word, option, output_beside
 from qdqtool.data.loader import Data, DataLoader, DataOptions
 from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.data.preprocess import PRESETS, Preprocess, parse_preprocess
@@ -46,10 +47,17 @@ OptionsT = TypeVar("OptionsT", bound=_ReadsData)
 
 @dataclass(frozen=True)
 class KnownPreprocess:
-    """A preprocessing that somebody says the model wants."""
+    """A preprocessing that somebody says the model wants.
+
+    Attributes:
+        spec: the preprocessing.
+        source: who says it.
+        calibrated: name of the data that the scales of a Q/DQ model are from; "" for any other source.
+    """
 
     spec: Preprocess
     source: str
+    calibrated: str = ""
 
 
 def known_preprocess(proto: onnx.ModelProto, cache: object = None) -> KnownPreprocess | None:
@@ -60,7 +68,8 @@ def known_preprocess(proto: onnx.ModelProto, cache: object = None) -> KnownPrepr
     """
     table = stored_table(proto)
     if table is not None and table.provenance.preprocess:
-        return _said(table.provenance.preprocess, "its calibration data")
+        known, data = _said(table.provenance.preprocess, "its calibration data"), table.provenance.data or {}
+        return known and replace(known, calibrated=str(data.get("name", "")))
     if isinstance(cache, str | os.PathLike):
         sidecar = read_sidecar(cache)
         if sidecar is not None and sidecar.fresh and sidecar.data.get("preprocess"):
@@ -115,13 +124,23 @@ def apply_known(
         return options, (f"--preprocess has {other[0]}, {first.source} had {other[1]}",)
     if other:
         reason = f"{first.source} had {other[1]}, --preprocess has {other[0]}"
-        raise QdqError(where, reason, "leave --preprocess out to take what the model was made for")
+        todo = "leave --preprocess out to take what the model was made for"
+        if first.calibrated:
+            todo += f", or calibrate anew with yours: {_anew(where, data, first.calibrated, given)}"
+        raise QdqError(where, reason, todo)
     lines = [
         f"--preprocess has {key}={getattr(spec, key)}, {first.source} had {getattr(first.spec, key)}"
         for key in _GEOMETRY
         if getattr(spec, key) != getattr(first.spec, key) and (key != "pad" or "letterbox" in spec.resize)
     ]
     return options, tuple(lines)
+
+
+def _anew(where: str, data: object, calibrated: str, given: str | Preprocess) -> str:
+    """The command that calibrates a Q/DQ model with another preprocessing."""
+    same = isinstance(data, str | os.PathLike) and Path(data).name == calibrated
+    words = [*option("--data", data if same else calibrated), *option("--preprocess", given)]
+    return command("insert", file_word(where), "--requantize", *words, *output_beside(Path(where), "mended"))
 
 
 def resize_note(preprocess: str | Preprocess | None, family: str, data: Data | DataLoader) -> tuple[str, ...]:

@@ -168,13 +168,17 @@ def lint(
     inlined = inline_products(opened, pairs=False)  # as TensorRT does; pairs in functions are Q024's
     _check_places(opened, data, options, None if output is None else Path(output))
     fix = _codes_to_fix(opened, options)
-    options, said = with_known(options, opened, data)
+    options, said = with_known(options, opened, data, anew=bool(opened.view.pairs))  # a cause of a loss
     context = LintContext(opened, options.target, options.trt_version, options.platform)
     library = _library(options, checks)
     context.verdict = _verdict(library, opened)
     causes, unknown = (None, ()) if data is None else _run_data(context, data, options)
     before = run_checks(context, checks)
-    notes = (*said, *unknown, *(() if library is not None else _not_asked(options, checks)), *_inside_bodies(opened))
+    notes = (
+        *dict.fromkeys((*said, *unknown)),
+        *(() if library is not None else _not_asked(options, checks)),
+        *_inside_bodies(opened),
+    )
     if fix and inlined:
         notes = (f"inlined local functions with products: {', '.join(inlined)}", *notes)
     if not fix:

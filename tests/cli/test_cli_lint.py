@@ -168,6 +168,23 @@ def test_with_data_the_cause_of_a_loss_is_named_with_the_command_that_mends_it(f
     assert json.loads(run(capsys, *asked, "--select", "Q040", "--json").out)["causes"] is None
 
 
+def test_another_preprocessing_than_that_of_the_file_is_a_cause(folder: Path, capsys: Capsys) -> None:
+    drawn = np.random.default_rng(0)
+    np.save(folder / "pixels.npy", drawn.integers(0, 256, (8, 8, 8, 3), np.uint8))
+    net = """net (float[N,3,8,8] x) => (float[N,4,8,8] y) <float[8,3,1,1] w1, float[4,8,1,1] w2>
+    { c = Conv(x, w1) r = Relu(c) z = Conv(r, w2) y = Softmax<axis=1>(z) }"""
+    onnx.save(model_of(net), folder / "c.onnx")
+    model, data = folder / "c.qdq.onnx", ("--data", folder / "pixels.npy")
+    made = run(capsys, "insert", folder / "c.onnx", *data, "--preprocess", "scale=1/25500", "-o", model, "-q")
+    assert made.code == 0, made.err
+    said = run(capsys, "lint", model, *data, "--preprocess", "scale=1/255")
+    assert "preprocessing: its calibration data had values from 0 to 0.01, the data have values from 0 to 1" in said.out
+    (step,) = [shlex.split(line.removeprefix("next: ")) for line in said.out.splitlines() if line.startswith("next: ")]
+    assert step[step.index("--preprocess") + 1] == "scale=1/255"
+    assert run(capsys, *step[1:]).code == 0
+    refused(run(capsys, "evaluate", model, *data, "--preprocess", "scale=1/255"), "insert")
+
+
 def test_a_loss_without_a_cause_has_a_next_step(folder: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(folder / "x.npy", np.zeros((8, 4, 8, 8), np.float32))
     monkeypatch.setattr("qdqtool.verbs.lint.causes_of", lambda *_: LossCauses((), 0.3, 8))

@@ -40,10 +40,13 @@ def model(**metadata: str) -> onnx.ModelProto:
 def test_the_data_that_calibrated_say_it() -> None:
     proto = model()
     store_table(
-        proto, ScaleTable(provenance=Provenance(data={"kind": "images", "preprocess": "color=bgr,scale=1/255"}))
+        proto,
+        ScaleTable(
+            provenance=Provenance(data={"kind": "images", "name": "pictures", "preprocess": "color=bgr,scale=1/255"})
+        ),
     )
     known = known_preprocess(proto)
-    assert known == KnownPreprocess(parse_preprocess("color=bgr,scale=1/255"), "its calibration data")
+    assert known == KnownPreprocess(parse_preprocess("color=bgr,scale=1/255"), "its calibration data", "pictures")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,16 @@ def test_nobody_knows(images: Path) -> None:
 def test_other_values_are_refused(given: str, mine: str, theirs: str, images: Path) -> None:
     with pytest.raises(QdqError, match=rf"^m: somebody had {theirs}, --preprocess has {mine}; leave --preprocess out"):
         apply_known("m", images, DataOptions(preprocess=given), [YOLO])
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_refusal_prints_how_to_calibrate_anew(same: bool, images: Path) -> None:
+    known = replace(YOLO, calibrated=images.name if same else "others")
+    data = images if same else "others"
+    line = f"qdqtool insert m.onnx --requantize --data {data} --preprocess keras -o m.mended.onnx"
+    with pytest.raises(QdqError) as refused:
+        apply_known("m.onnx", images, DataOptions(preprocess="keras"), [known])
+    assert refused.value.todo.endswith(line)
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,13 @@ def test_it_is_taken_and_said(verb: Any, made: PreprocessRun, tmp_path: Path) ->
     )
 
 
-@pytest.mark.parametrize("verb", VERBS)
+def test_lint_names_other_values_as_a_cause(made: PreprocessRun, tmp_path: Path) -> None:
+    found = by_lint(made, DataOptions(preprocess="imagenet"), tmp_path)
+    assert found.causes is not None and found.causes.loss is not None
+    assert "--preprocess has values from -2.12 to 2.25, its calibration data had values from 0 to 1" in found.notes
+
+
+@pytest.mark.parametrize("verb", [one for one in VERBS if one is not by_lint])
 def test_other_values_are_refused_and_nothing_is_written(verb: Any, made: PreprocessRun, tmp_path: Path) -> None:
     with pytest.raises(QdqError, match=r"had values from 0 to 1, --preprocess has values from -2\.12 to 2\.25"):
         verb(made, DataOptions(preprocess="imagenet"), tmp_path)
