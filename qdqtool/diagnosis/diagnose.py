@@ -13,7 +13,7 @@ from qdqtool.conditioning.edits import require_reference
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of, open_loader
 from qdqtool.diagnosis.cause import LEAST_GAIN, Cause, LossCauses
 from qdqtool.diagnosis.evidence import EveryOther, Evidence, without_pairs_of
-from qdqtool.diagnosis.suspects import FAULTS, MOST, TRAITS
+from qdqtool.diagnosis.suspects import FAULTS, MOST, TRAITS, step_against_all
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.model import Model
@@ -129,8 +129,11 @@ def _hidden_by_each_other(
     kept = [number for number in range(len(unlikely)) if found.reference.loss(without(number)) < loss - MOST * gain]
     together = [cause for number, (cause, _) in enumerate(unlikely) if number not in kept]
     gain = loss - found.reference.loss(without(*kept))
-    said = f"the gain is of {len(together)} faults together, as each hides what the other ones lose"
-    return without(*kept), [replace(one, evidence=f"{one.evidence}; {said}", gain=gain) for one in together]
+    said = f"the gain is of {len(together)} faults together, as each hides what the other ones lose; one command mends them"
+    remedy = step_against_all(found, together) if together[1:] else together[0].remedy
+    return without(*kept), [
+        replace(one, evidence=f"{one.evidence}; {said}", gain=gain, remedy=remedy) for one in together
+    ]
 
 
 def look(

@@ -7,7 +7,7 @@ are measured in the model without the faults, as putting much in float brings ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,6 +99,15 @@ def _step_as_made(found: Evidence, **changed: OptionValue) -> RecipeStep:
     made |= {"float_heads": "none"} if found.quantized_heads else {}
     made |= {"weights": "per-tensor"} if 2 * len(found.coarse_weights) > len(found.context.weighted) else {}
     return insert_step(**{**made, **changed})
+
+
+def step_against_all(found: Evidence, causes: Sequence[Cause]) -> RecipeStep:
+    """The step of `insert` that makes all the changes of several causes."""
+    made, changed = _step_as_made(found).options, dict[str, OptionValue]()
+    for cause in causes:
+        remedy = cause.remedy if cause.remedy.verb == "insert" else _step_as_made(found, weights="per-channel")
+        changed |= {name: value for name, value in remedy.options.items() if made.get(name) != value}
+    return _step_as_made(found, **{name.replace("-", "_"): value for name, value in changed.items()})
 
 
 def kept_options(context: LintContext) -> dict[str, OptionValue]:

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, causes_of, look
+from qdqtool.diagnosis.one_change import with_scales
 from qdqtool.graph.io import open_model
 from qdqtool.match.plan import PlanOptions
 from qdqtool.observers.options import CalibrationOptions
+from qdqtool.scales import Scale
 from qdqtool.verbs.insert import insert
 from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.measured_remedy import with_brought
@@ -38,3 +40,15 @@ def test_healthy_model_runs_no_command() -> None:
     model = open_model(insert(wide_channel(), data=DATA, options=InsertOptions(keep_float=0)).model)
     found, notes = look(model, DATA, DiagnosisOptions(), None)
     assert with_brought(causes_of(found, notes), found).causes == ()
+
+
+def test_one_command_against_faults_that_hide_each_other() -> None:
+    options = InsertOptions(plan=PlanOptions(weights="per-tensor"), keep_float=0)
+    model = open_model(insert(wide_channel(), data=DATA, options=options).model)
+    tensor = next(reversed(look(model, DATA, DiagnosisOptions(), None)[0].tensors.values()))
+    found, notes = look(with_scales(model, {tensor.name: Scale.of(tensor.best / 1e6)}), DATA, DiagnosisOptions(), None)
+    causes = with_brought(causes_of(found, notes), found).causes
+    assert {one.name for one in causes} == {"per-tensor weights", "saturated tensor"}
+    assert all(one.remedy == causes[0].remedy for one in causes)
+    assert causes[0].remedy.options["weights"] == "per-channel"
+    assert causes[0].gain is not None and causes[0].brought == pytest.approx(causes[0].gain, rel=0.05)
