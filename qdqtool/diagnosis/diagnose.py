@@ -129,7 +129,8 @@ def _hidden_by_each_other(
     kept = [number for number in range(len(unlikely)) if found.reference.loss(without(number)) < loss - MOST * gain]
     together = [cause for number, (cause, _) in enumerate(unlikely) if number not in kept]
     gain = loss - found.reference.loss(without(*kept))
-    said = f"the gain is of {len(together)} faults together, as each hides what the other ones lose; one command mends them"
+    said = f"the gain is of {len(together)} faults together, as each hides what the other ones lose"
+    said += "; one command mends them"
     remedy = step_against_all(found, together) if together[1:] else together[0].remedy
     return without(*kept), [
         replace(one, evidence=f"{one.evidence}; {said}", gain=gain, remedy=remedy) for one in together
