@@ -313,7 +313,8 @@ class LintContext:
     @cached_property
     def number_format(self) -> str:
         """The format of the pairs as `--format` names it; INT8 where there is none, or that has no word for them."""
-        found = {one.name for pair in self.all_pairs if (one := self.format_of(pair)) is not None}
+        rows = {one for pair in self.all_pairs if (one := self.format_of(pair)) is not None}
+        found = {one.name for one in rows if one.has_two_levels} or {one.name for one in rows}  # their scales are FP8
         mixed = {one.name for one in formats_of(MIXED)}
         return found.pop() if len(found) == 1 else MIXED if found and found <= mixed else INT8.name
 

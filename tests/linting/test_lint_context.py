@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import onnx
 import pytest
 
 from qdqtool.graph.edit import set_metadata
 from qdqtool.graph.model import Model
 from qdqtool.linting.lint_context import LintContext, load_words, number_of
-from tests.graphs import V8_6
+from qdqtool.match.options import PlanOptions
+from qdqtool.verbs.insert import insert
+from qdqtool.verbs.insert_options import InsertOptions
+from tests.graphs import V8_6, model_of
 from tests.linting.quantized import classifier, conv, graph, pair
 
 
@@ -79,3 +83,21 @@ def test_the_words_name_operators_that_onnx_has() -> None:
     words = load_words()
     known = {schema.name for schema in onnx.defs.get_all_schemas()}
     assert words.sizes | words.roundings | set(words.places) - {"Upsample"} | set(words.biases) <= known
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8", "int4", "nvfp4"])
+def test_the_number_format_of_the_pairs(name: str) -> None:
+    net = "net (float[4,64] x) => (float[4,64] y) <float[64,64] w> { h = MatMul(x, w) y = Relu(h) }"
+    data = {"x": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)}
+    placed = PlanOptions(format=name, float_heads="none")
+    made = insert(model_of(net), data=data, options=InsertOptions(placed, keep_float=0)).model
+    assert LintContext(Model(made)).number_format == name
+
+
+def test_pairs_of_two_formats_are_mixed() -> None:
+    model = classifier(f"{pair('x')} {conv('c', 'x_dq')} a = Relu(c)")
+    assert LintContext(Model(model)).number_format == "int8"
+    model.graph.initializer.append(onnx.helper.make_tensor("eight", onnx.TensorProto.FLOAT8E4M3FN, [], [0.0]))
+    next(node for node in model.graph.node if node.output[0] == "x_dq").input[2] = "eight"
+    next(node for node in model.graph.node if node.op_type == "QuantizeLinear").input[2] = "eight"
+    assert LintContext(Model(model)).number_format == "mixed"
