@@ -42,7 +42,7 @@ from qdqtool.rtxversion import RTX_TARGET
 from qdqtool.training.log import read_events
 from qdqtool.verbs.export_evidence import export_evidence, tensor_names
 from qdqtool.workflows.report_differences import differences
-from qdqtool.workflows.report_forecast import forecast_of, opportunities
+from qdqtool.workflows.report_forecast import forecast_of, opportunities, target_words
 from qdqtool.workflows.report_look import LookedModel, boxes_of, look_at
 from qdqtool.workflows.report_measure import MeasuredReport, measure_report, stored_histograms
 from qdqtool.workflows.report_options import ReportOptions, ReportResult
@@ -216,11 +216,8 @@ def _repair(opened: Model, options: ReportOptions) -> str:
     """The command that repairs what was found, as it was looked for; "" for a typed model, which lint does not edit."""
     if is_typed(opened):
         return ""
-    name, version = _name(opened), options.trt_version
-    words = ["qdqtool", "lint", name]
-    words += ["--target", options.target] if options.target != "gpu" else []
-    words += ["--trt-version", version.text] if version is not None else []
-    return shlex.join([*words, "-o", f"{Path(name).stem}.fixed.onnx"])
+    name = _name(opened)
+    return shlex.join(["qdqtool", "lint", name, *target_words(options), "-o", f"{Path(name).stem}.fixed.onnx"])
 
 
 def _name(opened: Model) -> str:

@@ -60,6 +60,7 @@ def _causes(found: LookedModel, causes: LossCauses, options: ReportOptions) -> I
             yield Opportunity(f"{one.name}: {one.evidence}", one.gain_text(), how)
             continue
         commands = one.commands(model, output, _data_words(options), source)
+        commands[-1][-2:-2] = target_words(options)
         text = " && ".join(shlex.join(["qdqtool", *words]) for words in commands)
         yield Opportunity(f"{one.name}: {one.evidence}", one.gain_text(), text, command=True)
 
@@ -72,6 +73,13 @@ def _data_words(options: ReportOptions) -> list[str]:
     if isinstance(asked, (str, Preprocess)):
         words += ["--preprocess", str(asked)]
     return words
+
+
+def target_words(options: ReportOptions) -> list[str]:
+    """The target and version as the command line names them, where they are not the defaults."""
+    version = options.trt_version
+    words = ["--target", options.target] if options.target != "gpu" else []
+    return [*words, *(["--trt-version", version.text] if version is not None else [])]
 
 
 def _times(found: LookedModel) -> Iterator[Opportunity]:

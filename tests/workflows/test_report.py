@@ -30,7 +30,7 @@ from qdqtool.workflows.report import report
 from qdqtool.workflows.report_look import look_at
 from qdqtool.workflows.report_options import ReportOptions
 from tests.detector_model import BOXES, write_detector, write_images
-from tests.graphs import model_of
+from tests.graphs import V10, model_of
 from tests.verbs.small_net import write_net
 
 PLAIN = ReportOptions(parser=False)
@@ -165,13 +165,14 @@ def test_a_cause_of_the_loss_has_a_command_that_does_away_with_it(models: Path, 
     whole = insert(onnx.load(models / "digits_detector.onnx"), data=data, options=how)
     broken = with_scales(open_model(whole.model), {"/stage8a/relu/Relu_output_0": Scale.of(1e-4)})
     onnx.save(broken.proto, tmp_path / "b.onnx")
-    text = written(tmp_path, "b.onnx", data=data, data_options=DataOptions(limit=8))
+    text = written(tmp_path, "b.onnx", data=data, data_options=DataOptions(limit=8), trt_version=V10)
     assert "saturated tensor" in card(text, "Likely cause of the loss")
     assert "likely cause: saturated tensor" in text.partition("<nav")[0]
     commands = [html.unescape(re.sub("<wbr>", "", one)) for one in re.findall('<td class="w"><code>(.*?)</code>', text)]
     command = next(one for one in commands if one.startswith("qdqtool insert "))
     words = shlex.split(command)
     assert str(tmp_path / "b.onnx") in words and data in words
+    assert words[-4:-2] == ["--trt-version", "10.3.0"]
     Commands().check(words[1:])
 
 
