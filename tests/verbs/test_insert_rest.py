@@ -136,7 +136,7 @@ def test_values_counted_for_scales_choose_the_types(tmp_path: Path, monkeypatch:
     def never(*_: Any) -> Any:
         raise AssertionError("the data are walked again")
 
-    monkeypatch.setattr(typed_search, "_tells_of_all", lambda *_: False)
+    monkeypatch.setattr(typed_search, "_suffice", lambda *_: False)
     other = inserted(tmp_path, "other.onnx", rest=rest)
     monkeypatch.undo()
     monkeypatch.setattr(typed_rest, "observe_ranges", never)
