@@ -387,10 +387,26 @@ net (float[1,4,64,32] q, float[1,4,32,64] k, float[1,4,64,32] v) => (float[1,4,6
 """
 
 
+def attention_data() -> dict[str, npt.NDArray[np.float32]]:
+    drawn, shapes = np.random.default_rng(0), {"q": (4, 64, 32), "k": (4, 32, 64), "v": (4, 64, 32)}
+    return {name: drawn.standard_normal((8, *shape)).astype(np.float32) for name, shape in shapes.items()}
+
+
+def test_weights_of_a_model_with_int8_attentions_are_not_grafted() -> None:
+    data, model = attention_data(), model_of(ATTENTION)
+    held = next(one for one in model.graph.initializer if one.name == "w")
+    weight = onnx.numpy_helper.to_array(held).copy()
+    data["v"][..., 0], weight[0, 0] = 0, 3000  # a large weight that nothing passes
+    held.CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
+    asked = InsertOptions(PlanOptions(attention="int8", weights="per-tensor", float_heads="none"), keep_float=0)
+    cause = diagnose(open_model(insert(model, data=data, options=asked).model), data).causes[0]
+    assert cause.name == "per-tensor weights" and cause.remedy.verb == "insert"
+    assert cause.remedy.options["attention"] == "int8" and cause.remedy.options["weights"] == "per-channel"
+
+
 @pytest.mark.parametrize("attention", ["int8", "float"])
 def test_remedy_keeps_attentions_as_they_are(attention: Literal["int8", "float"]) -> None:
-    drawn, shapes = np.random.default_rng(0), {"q": (4, 64, 32), "k": (4, 32, 64), "v": (4, 64, 32)}
-    data = {name: drawn.standard_normal((8, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    data = attention_data()
     asked = InsertOptions(PlanOptions(attention=attention), CalibrationOptions(method="percentile=60"), keep_float=0)
     model = insert(model_of(ATTENTION), data=data, options=asked).model
     cause = first(diagnose(open_model(model), data))
