@@ -82,7 +82,12 @@ def run(args: argparse.Namespace) -> int:
 
     args.batch = 1  # the loader's; training makes its own
     judged_by = args.eval_data, args.eval_labels, args.eval_names
-    check_report(args, args.teacher, args.loss, args.labels, *judged_by, alone=True)
+    check_report(args, args.teacher, args.loss, args.labels, *judged_by)
+    reference = args.teacher
+    if args.report is not None and reference is None:
+        from qdqtool.workflows.report_look import float_form
+
+        reference = float_form(args.model)
     try:
         result = finetune(args.model, args.data, options, data_options_from(args), output=args.output)
     except (LostWorkerError, KeyboardInterrupt) as error:
@@ -100,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
         print_json(result.to_json())
     else:
         print_lines([*result.summary(), *after_finetune(args, result)], args)
-    lines = write_report(args, result.model, log=args.log, data=args.data, data_options=data_options_from(args))
+    judging = {"reference": reference, "data": args.data, "data_options": data_options_from(args)}
+    lines = write_report(args, result.model, log=args.log, **judging)
     print_lines([] if args.json else lines, args)
     return 0
 

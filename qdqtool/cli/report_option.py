@@ -17,21 +17,17 @@ def add_report_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="OUT", type=Path, help=_HELP)
 
 
-def check_report(args: argparse.Namespace, *inputs: object, alone: bool = False) -> None:
+def check_report(args: argparse.Namespace, *inputs: object) -> None:
     """Refuse, before any work, a report that would overwrite an input or cannot be made.
 
     Raises:
-        QdqError: see `check_target` and `require_comparable`.
+        QdqError: see `check_target`.
     """
     from qdqtool.output_paths import check_target, files_of
 
     if args.report is not None:
         named = (args.data, getattr(args, "model", None), getattr(args, "postprocess", None), *inputs)
         check_target(args.report, files_of(*named))
-        if alone:
-            from qdqtool.workflows.report_look import require_comparable
-
-            require_comparable(args.model)
 
 
 def write_report(args: argparse.Namespace, model: object, **more: Any) -> list[str]:

@@ -42,7 +42,7 @@ def opportunities_section(rows: Sequence[Opportunity]) -> Section:
         [
             Cell(wrapped(row.what)),
             Cell(escaped(row.gain)),
-            Cell(f"<code>{wrapped(row.how)}</code>" if row.command else wrapped(row.how)),
+            Cell(f"<code>{wrapped(row.how, whole=True)}</code>" if row.command else wrapped(row.how)),
         ]
         for row in rows
     ]

@@ -31,9 +31,10 @@ def escaped(text: str) -> str:
     return html.escape(printable(text, _LONGEST))
 
 
-def wrapped(text: str) -> str:
-    """The same, with places to break long names at."""
-    return escaped(text).replace("/", "/<wbr>").replace("_", "_<wbr>")
+def wrapped(text: str, *, whole: bool = False) -> str:
+    """The same, with places to break long names at; a command is shown whole."""
+    shown = html.escape(printable(text, None)) if whole else escaped(text)
+    return shown.replace("/", "/<wbr>").replace("_", "_<wbr>")
 
 
 def graph_svg(view: GraphView, drawn: Drawn) -> str:

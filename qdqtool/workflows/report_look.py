@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import onnx
+
+from qdqtool.conditioning.edits import require_reference
 from qdqtool.deploying.board_ratios import BoardRatio, over_boards
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.layer_work import LayerWork
@@ -148,16 +151,21 @@ def _as_given(plain: Model, reference: ModelSource | None) -> GraphView:
     return bare.view
 
 
-def require_comparable(model: ModelSource) -> None:
-    """Refuse a model whose losses on data cannot be measured alone: its Q/DQ cannot be removed.
+def float_form(model: ModelSource) -> onnx.ModelProto | None:
+    """A Q/DQ model in FP32 without its pairs, which one that is trained from it is compared with; None for a plain one.
 
     Raises:
-        QdqError: so; what can be done instead is named.
+        QdqError: its Q/DQ cannot be removed, or its FP32 results were changed; what can be done instead is named.
     """
     opened = open_model(model)
-    if _without_pairs(as_fp32(opened))[0] is None:
+    if not opened.view.pairs:
+        return None
+    require_reference(opened, "--teacher")
+    plain = _without_pairs(as_fp32(opened))[0]
+    if plain is None:
         reason = "cannot be compared with its float model: its Q/DQ cannot be removed"
         raise QdqError(opened.name, reason, "leave --report out, and run qdqtool report --model FP32 afterwards")
+    return plain.proto
 
 
 def _without_pairs(wide: Model) -> tuple[Model | None, dict[str, Scale], tuple[str, ...]]:

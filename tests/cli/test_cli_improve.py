@@ -41,7 +41,7 @@ def let_all_lose(monkeypatch: pytest.MonkeyPatch, lost: float, before: Callable[
 
 def try_only(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     """One stage instead of all."""
-    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "stages_of", lambda effort: (stage,))
+    monkeypatch.setattr(importlib.import_module("qdqtool.workflows.improve"), "stages_of", lambda *_: (stage,))
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_improve_ends_with_the_build(
     bench: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], flags: list[str]
 ) -> None:
     monkeypatch.setattr(Judge, "loss", lambda self, model: Figure(0.0, Interval(0.0, 0.0)))
-    monkeypatch.setattr(import_module("qdqtool.workflows.improve"), "stages_of", lambda effort: ())
+    monkeypatch.setattr(import_module("qdqtool.workflows.improve"), "stages_of", lambda *_: ())
     assert run(capsys, "insert", MODEL, *FEW, *words, "--rest", "fp32", "-q", "-o", "q.onnx").code == 0
     said = run(capsys, "improve", "q.onnx", "--data", DATA, "--max-loss", "0.1", *words, "-o", "o.onnx")
     assert step_of(said) == ["trtexec", "--onnx=o.onnx", SHAPES, *flags, "--saveEngine=o.engine"]

@@ -28,7 +28,7 @@ def losses(model: Path, data: Path, held_out: Path, how: DataOptions, work: Path
     options = EvaluateOptions(baseline=model, progress=False, **named)
     evaluated = evaluate(written, held_out, asked.get("labels"), options, how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(import_module("qdqtool.workflows.improve"), "stages_of", lambda effort: ())
+        patch.setattr(import_module("qdqtool.workflows.improve"), "stages_of", lambda *_: ())
         improved = improve(written, data, work / "i.onnx", ImproveOptions(source=model, **parts, **asked))
     assert improved.best.candidate.name == "as given"
     metric = next(iter(evaluated.figures))
