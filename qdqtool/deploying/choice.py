@@ -26,6 +26,7 @@ LAYERS = "layers"
 AS_NEAR = 0.25
 # Costs that lie closer are taken for equal: forecasts are not better than that.
 SAME_COST = 0.02
+_SAME = f"{100 * SAME_COST:g} %"
 # INT8 that loses more of a metric, with all of its interval, is of no use to anybody; by labels `USELESS`. Agreement
 # counts every answer that changes, also from wrong to right, and AP of boxes every pixel that they move: with 0.67 of
 # agreement lost fastestdet_coco loses 0.04 of its mAP on a DLA (docs/deploy.md).
@@ -67,6 +68,11 @@ class DeployCost:
         """What orders candidates, the cheapest first."""
         time, moved = (math.inf if one is None else one for one in (self.microseconds, self.megabytes))
         return (time, moved, self.layers - self.told + self.on_gpu)
+
+    @property
+    def figure(self) -> float | None:
+        """What the cost is first: the time, else the bytes; None where neither is known."""
+        return self.megabytes if self.microseconds is None else self.microseconds
 
     @property
     def counts_layers_alone(self) -> bool:
@@ -280,11 +286,10 @@ def choose(
     if kept not in good:
         reason = _why_no_int8(kept, kinds, max_loss, samples)
     elif best is None:
-        word = "cheapest" if kept.cost.microseconds is None else "fastest"
-        reason = f"the {word} that loses at most {max_loss:g} ({kept.loss:.4f})"
-        reason += ", of those of which a DLA core holds the subgraphs" if cut else ""
+        those = f"of those that lose at most {max_loss:g}{' and whose subgraphs a DLA core holds' if cut else ''}"
+        reason = f"{_why_cheapest(kept, [*good, *floats], those)}; it loses {kept.loss:.4f}"
     else:
-        reason = _why_int8(kept, best, (alike, cut), kinds)
+        reason = _why_int8(kept, best, [*good, *floats], (alike, cut), kinds)
     names = [one.name for one in int8 if one in allowed and one not in left]
     reason += f"; left out, as another one beats it: {', '.join(names)}" if names else ""
     half = next((one.trial for one in measured if one.is_float), None)
@@ -321,19 +326,26 @@ def _why_no_gain(kept: _Measured, int8: _Measured) -> str:
     """Why a model without INT8 is kept in place of INT8 whose loss is none too large."""
     half, cost, title = kept.cost, int8.cost, int8.trial.candidate.title
     if half.microseconds is None or cost.microseconds is None:
-        return f"{title} costs no less: {cost.text()} ({int8.name}) against {half.text()}"
+        return f"{title} {_gains(kept, int8)}: {cost.text()} ({int8.name}) against {half.text()}"
     times = f"{cost.microseconds / 1000:.3f} ms ({int8.name}) against {half.microseconds / 1000:.3f} ms"
-    return f"{title} gains no time by the forecast, and is no more accurate: {times}"
+    return f"{title} {_gains(kept, int8)} by the forecast, and is no more accurate: {times}"
 
 
 def _why_not_faster(kept: _Measured, int8: _Measured, near: _Measured, most: float | None) -> str:
     """Why a model without INT8 is kept where there is faster INT8, which may lose more."""
     which = "as accurate as the best" if most is None else f"that loses at most {most:g}"
-    gains = "costs no less" if None in (kept.cost.microseconds, int8.cost.microseconds) else "gains no time"
     return (
-        f"{int8.trial.candidate.title} {which} {gains} by the forecast: {_cost_and_loss(int8)}, against "
+        f"{int8.trial.candidate.title} {which} {_gains(kept, int8)} by the forecast: {_cost_and_loss(int8)}, against "
         f"{_cost_and_loss(kept)}; what is faster may lose more: {_cost_and_loss(near)}"
     )
+
+
+def _gains(kept: _Measured, int8: _Measured) -> str:
+    """That a quantized model costs no less, or less by what a forecast does not tell."""
+    half, cost = kept.cost.figure, int8.cost.figure
+    if half is not None and cost is not None and cost < half:
+        return f"gains less than {_SAME} of {'bytes' if kept.cost.microseconds is None else 'time'}"
+    return "costs no less" if None in (kept.cost.microseconds, int8.cost.microseconds) else "gains no time"
 
 
 def _cost_and_loss(one: _Measured) -> str:
@@ -367,21 +379,39 @@ def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples
 
 
 def _why_int8(
-    kept: _Measured, best: _Measured, others: tuple[Sequence[_Measured], Sequence[_Measured]], kinds: str
+    kept: _Measured,
+    best: _Measured,
+    left: Sequence[_Measured],
+    others: tuple[Sequence[_Measured], Sequence[_Measured]],
+    kinds: str,
 ) -> str:
-    """Why INT8, or FP8, is kept where no largest loss was named, of those alike and those that no DLA core holds."""
+    """Why INT8, or FP8, is kept of what is left where no largest loss was named.
+
+    The others are those whose loss is alike, and those that no DLA core holds.
+    """
     alike, cut = others
     nearest = min((*alike, *cut), key=lambda one: one.order)
     if nearest in cut:
         return _why_held(kept, nearest)
     if kept is best:
         least = min(one.loss for one in alike)
+        compared = kept.cost.figure is not None and any(one is not best for one in left)
         return (
-            f"of those in {kinds} that no other beats and whose loss equals their least one within noise "
-            f"({least:.4f}), the nearest to FP32"
+            f"the nearest to FP32 of those in {kinds} that no other beats and whose loss equals their least one within "
+            f"noise ({least:.4f})" + (f"; none that is as good costs less by more than {_SAME}" if compared else "")
         )
-    timed = "cheapest" if kept.cost.microseconds is None else "fastest"
-    return f"the {timed} in {kinds} of those that are as good as {best.name}, {_what_is_best(kept, best)}"
+    those = f"of those in {kinds} that are as good as {best.name}, {_what_is_best(kept, best)}"
+    return _why_cheapest(kept, left, those)
+
+
+def _why_cheapest(kept: _Measured, left: Sequence[_Measured], those: str) -> str:
+    """That it is the cheapest of what is left, or the nearest to FP32 of those that cost as much as the cheapest."""
+    cheapest = min(left, key=lambda one: one.cost.order)
+    word = "cheapest" if kept.cost.microseconds is None else "fastest"
+    if kept.cost.figure in (None, cheapest.cost.figure):
+        return f"the {word} {those}"
+    as_much = "move as many bytes" if kept.cost.microseconds is None else "take as long"
+    return f"the nearest to FP32 {those}, and that {as_much} as the {word} ({cheapest.name}) within {_SAME}"
 
 
 def _what_is_best(kept: _Measured, best: _Measured) -> str:

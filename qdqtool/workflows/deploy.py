@@ -286,6 +286,7 @@ class _Deployment:
             left=outcome.left,
             fp32=outcome.reference if outcome.labeled else None,
             reference_warning=self._judges.reference_warning,
+            independent=options.eval_data is not None,
         )
         (place / TABLE).write_text("\n".join(line.rstrip() for line in result.choice()) + "\n", encoding="utf-8")
         return result

@@ -56,6 +56,7 @@ class DeployResult(Displayed):
         verdict: whether INT8 is worth it there, by how much, how sure that is, and why; by the files of the candidates.
         forecast_verdict: the same by the forecast alone, before any candidate was made.
         known_wrong: warnings of builds that are known to go wrong there.
+        independent: whether `loss` is of `eval_data`.
     """
 
     folder: Path
@@ -80,6 +81,7 @@ class DeployResult(Displayed):
     verdict: str = ""
     forecast_verdict: str = ""
     known_wrong: tuple[str, ...] = ()
+    independent: bool = False
 
     def headline(self) -> str:
         """The candidate that was kept, what it loses and where it is."""
@@ -110,9 +112,10 @@ class DeployResult(Displayed):
     def choice(self) -> list[str]:
         """What was kept and why, its loss, and the candidates as a table."""
         said = sentence_of(self.word, self.loss, self.fp32)
+        where = "--eval-data" if self.independent else "samples of --data that chose nothing"
         return [
             f"kept {self.chosen.name}: {self.reason}",
-            f"on separate samples, not used to choose: {self.format_loss()}; {said}",
+            f"on {where}, simulated on a CPU: {self.format_loss()}; {said}",
             *self._accuracy(),
             *([f"warning: {self.warning}"] if self.warning else []),
             *([f"warning: {self.slow}"] if self.slow else []),

@@ -13,6 +13,7 @@ from qdqtool.verbs.forecast import BoardForecast, Engines
 
 _NAMED = 4  # boards that a line names
 _BENCH = "bench.sh measures it."
+_FORECAST = "Forecast by qdqtool, not measured on the board"
 
 
 def verdict_line(
@@ -55,7 +56,7 @@ def verdict_line(
         if attended is not None:
             ratios = ", ".join(f"{row.format.upper()} {row.ratio:.2f}x" for row in attended.rows[1:])
             moved += f" Data decide whether attention is quantized: with all of it {ratios}."
-        return f"{said}{moved} A forecast, whose range holds four times in five. {_BENCH}"
+        return f"{said}{moved} {_FORECAST}; its range holds four times in five. {_BENCH}"
     if target.place.board is not None:
         why = (
             "sizes of tensors are not known"
@@ -74,5 +75,5 @@ def verdict_line(
     paying = [one for one in found if one.verdict == "pays"]
     best = ", ".join(f"{one.device} {one.ratio:.2f}x" for one in (paying or found[:1])[:_NAMED])
     on = f"{len(paying)} of {counted(len(found), 'board')} known" if paying else f"none of {len(found)} boards known"
-    said = f"INT8 on {place}: by forecast it surely pays on {on}, at best {best} FP16's speed"
+    said = f"INT8 on {place}: it surely pays on {on}, at best {best} FP16's speed. {_FORECAST}"
     return f"{said}. --for BOARD asks for one. {_BENCH}"

@@ -43,7 +43,7 @@ def said(text: str, place: str, *, dla: bool = False) -> str:
         ),
         (SMALL, "jetson-nano", "No INT8 on Jetson Nano, .* no kernels"),
         (SMALL, "drive-orin", "Whether INT8 pays on .* has no figures of it"),
-        (SMALL_NET, "11.4", "INT8 on any GPU, TensorRT 11.4.1?: by forecast it surely pays on none of .* --for BOARD"),
+        (SMALL_NET, "11.4", "INT8 on any GPU, TensorRT 11.4.1?: it surely pays on none of .* --for BOARD"),
         (WIDE, "11.4", r"INT8 on any GPU, .* pays on \d+ of \d+ boards known, at best \S+ \d\.\d\dx, "),
     ],
 )
