@@ -19,7 +19,7 @@ from qdqtool.verbs.graft_options import GraftOptions, GraftResult
 if TYPE_CHECKING:
     from qdqtool.measuring.keep_float import OutputLoss
 
-_PLACEMENT = ("trt_version", "rules", "float_heads", "keep_float")
+_PLACEMENT = ("trt_version", "rules", "float_heads", "keep_float", "attention")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -151,7 +151,7 @@ def with_kept(attempt: Attempt, stage: Stage, kept: Mapping[str, OptionValue]) -
     Where operators are put in float for accuracy, data decide about attentions, too.
     """
     freed = {name: value for name, value in kept.items() if stage != "keep-float" or name != "attention"}
-    taken = {"insert": freed, "graft": {name: value for name, value in kept.items() if name == "rest"}}
+    taken = {"insert": freed, "graft": {name: value for name, value in kept.items() if name != "format"}}
     steps = tuple(
         replace(step, options={**step.options, **taken.get(step.verb, {})}) for step in attempt.candidate.steps
     )

@@ -181,15 +181,16 @@ def _other_weights(found: Evidence) -> RecipeStep:
     """The step that changes scales of weights alone: `graft` of the scales of the activations.
 
     What accuracy keeps in float would be INT8 after it, and pairs without a symmetric scale from data have none that it
-    takes. Nor does it place the pairs of an attention.
+    takes.
     """
     context, table = found.context, stored_table(found.context.model.proto)
     kept = table is not None and bool(table.decisions.float_layers)
     estimated = any(map(is_estimated, context.all_pairs))
-    grafts = context.target == "gpu" and not (context.has_halves or kept_options(context) or kept or estimated)
-    if grafts and found.tensors.keys() == context.activation_pairs.keys():
-        heads = {} if found.quantized_heads else {"float-heads": "regression"}
-        return RecipeStep("graft", "graft", options=heads)
+    options = kept_options(context)
+    others = context.has_halves or options.keys() - {"attention"} or kept or estimated
+    if context.target == "gpu" and not others and found.tensors.keys() == context.activation_pairs.keys():
+        heads: dict[str, OptionValue] = {} if found.quantized_heads else {"float-heads": "regression"}
+        return RecipeStep("graft", "graft", options={**heads, **options})
     return _step_as_made(found, weights="per-channel")
 
 

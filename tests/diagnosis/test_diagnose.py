@@ -392,7 +392,7 @@ def attention_data() -> dict[str, npt.NDArray[np.float32]]:
     return {name: drawn.standard_normal((8, *shape)).astype(np.float32) for name, shape in shapes.items()}
 
 
-def test_weights_of_a_model_with_int8_attentions_are_not_grafted() -> None:
+def test_weights_of_a_model_with_int8_attentions_are_grafted_with_them() -> None:
     data, model = attention_data(), model_of(ATTENTION)
     held = next(one for one in model.graph.initializer if one.name == "w")
     weight = onnx.numpy_helper.to_array(held).copy()
@@ -400,8 +400,8 @@ def test_weights_of_a_model_with_int8_attentions_are_not_grafted() -> None:
     held.CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
     asked = InsertOptions(PlanOptions(attention="int8", weights="per-tensor", float_heads="none"), keep_float=0)
     cause = diagnose(open_model(insert(model, data=data, options=asked).model), data).causes[0]
-    assert cause.name == "per-tensor weights" and cause.remedy.verb == "insert"
-    assert cause.remedy.options["attention"] == "int8" and cause.remedy.options["weights"] == "per-channel"
+    assert cause.name == "per-tensor weights" and cause.remedy.verb == "graft"
+    assert cause.remedy.options["attention"] == "int8"
 
 
 @pytest.mark.parametrize("attention", ["int8", "float"])

@@ -22,6 +22,7 @@ from qdqtool.verbs.graft import graft
 from qdqtool.verbs.graft_options import GraftOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
+from tests.engine.attention_net import inserted
 from tests.graphs import model_of, points_of
 from tests.ort_session import session_of
 from tests.verbs.graft_nets import CHAIN, NET, V8_6, activations, all_names, cache_of, entries, grafted, pairs
@@ -66,6 +67,15 @@ def test_what_peel_finds_again_is_what_was_placed() -> None:
     for point in result.plan.activations:
         assert back.cache.entries[point.tensor].tobytes() == cache.entries[point.tensor].tobytes()
     assert {n for n, s in back.table.scales.items() if s.origin == "qdq"} == {p.tensor for p in result.plan.activations}
+
+
+def test_attentions_are_quantized_where_that_is_asked_for() -> None:
+    quantized = inserted("int8", "fp32").model
+    back = peel(quantized, PeelOptions(V8_6))
+    for plan, whole in ((PlanOptions(attention="int8", float_heads="none"), True), (GraftOptions().plan, False)):
+        found = graft(back.model, back.cache, GraftOptions(plan))
+        assert [one.int8 for one in found.plan.attentions] == [whole]
+        assert (activations(found.model) == activations(quantized)) is whole
 
 
 # ---------------------------------------------------------------------- partial caches
