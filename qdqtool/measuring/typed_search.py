@@ -147,10 +147,11 @@ def search_types(
 
 def _suffice(ranges: ValueRanges, choice: TypeChoice) -> bool:
     """Whether the range of every float tensor is known, constants apart, and derived ones keep nothing in FP32."""
-    if ranges.source == "derived" and any(one.rule in VALUE_RULES for one in choice.reasons.values()):
+    graph, view = choice.graph, choice.graph.view
+    by_values = (graph.nodes[key] for key, one in choice.reasons.items() if one.rule in VALUE_RULES)
+    if any(not ranges.derived.isdisjoint(graph.floats(node)) for node in by_values):
         return False
-    view = choice.graph.view
-    names = (one.name for one in choice.graph.tensors if not view.is_constant(one.name))
+    names = (one.name for one in graph.tensors if not view.is_constant(one.name))
     return all(ranges.of(view, name) is not None for name in names)
 
 

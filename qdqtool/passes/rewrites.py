@@ -127,32 +127,32 @@ def rewritten_ranges(view: GraphView, ranges: ValueRanges) -> ValueRanges:
     What a rewrite puts behind has the values of before under their names. Before a bias, they are shifted; what a
     common scale multiplies is bounded by the scale itself.
     """
-    found, rewritten = dict(ranges.tensors), False
+    found, derived = dict(ranges.tensors), set[str]()
     for node in reversed(view.nodes):
         rule, made = traced_rule(node), found.get(node.key)
         if made is None or rule not in (COMMON_SCALE, LATE_BIAS, STACKED):
             continue
-        rewritten = True
         if node.op == "Add" and rule != STACKED:
             bias = view.array(node.inputs[1])
             if bias is not None:
                 low, high = made.low - float(bias.max(initial=0)), made.high - float(bias.min(initial=0))
-                _spread(view, node, replace(made, low=low, high=high, mean=None, smallest=None), found)
+                shifted = replace(made, low=low, high=high, mean=None, smallest=None)
+                derived |= _spread(view, node, shifted, found)
         elif node.op == "Mul" and rule == COMMON_SCALE:
             bound = ValueRange(-LARGEST_SUM, LARGEST_SUM, certain=True, elements=made.elements)
-            _spread(view, node, bound, found)
+            derived |= _spread(view, node, bound, found)
         elif node.op == "Reshape" and rule == STACKED:
             _spread(view, node, made, found)
             for name in view.producers[node.inputs[0]].inputs:
                 source = found.get(view.producers[name].inputs[0]) if name in view.producers else None
                 found.update({name: source} if source is not None else {})
-    return replace(ranges, tensors=found, source="derived" if rewritten else ranges.source)
+    return replace(ranges, tensors=found, derived=frozenset(derived))
 
 
-def _spread(view: GraphView, node: Node, values: ValueRange, found: dict[str, ValueRange]) -> None:
-    """Give what a node reads a range, and what moves there from its maker on."""
-    name = node.inputs[0]
-    found[name] = values
-    while (maker := view.producers.get(name)) is not None and maker.op in ("Transpose", "Reshape"):
-        name = maker.inputs[0]
-        found[name] = values
+def _spread(view: GraphView, node: Node, values: ValueRange, found: dict[str, ValueRange]) -> set[str]:
+    """Give what a node reads a range, and what moves there from its maker on; their names."""
+    names = [node.inputs[0]]
+    while (maker := view.producers.get(names[-1])) is not None and maker.op in ("Transpose", "Reshape"):
+        names.append(maker.inputs[0])
+    found.update(dict.fromkeys(names, values))
+    return set(names)

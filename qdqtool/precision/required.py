@@ -162,7 +162,7 @@ def _sum(needs: Requirements, node: Node) -> FloatReason | None:
         return None
     found = sum_bound(needs.graph, node, needs.ranges, needs.rules)
     if found is None:
-        run = needs.ranges.source in ("data", "derived") and needs.ranges.samples > 0
+        run = needs.ranges.source == "data" and needs.ranges.samples > 0
         why = "neither its length nor the values were seen" if run else "no data was run"
         return FloatReason("sum", f"{node.op} sums over an axis of unknown length: {why}")
     bound, terms = found

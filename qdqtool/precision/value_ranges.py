@@ -19,7 +19,7 @@ from qdqtool.graph.tensors import BLOCK_BYTES
 from qdqtool.graph.view import DEQUANTIZE, GraphView
 from qdqtool.scales import ScaleTable
 
-Source = Literal["data", "derived", "table", "assumed"]
+Source = Literal["data", "table", "assumed"]
 _REAL = "fiu"
 _LEVELS = 255  # of 8 bits; signed ones have half
 
@@ -61,10 +61,11 @@ class ValueRanges:
 
     Attributes:
         tensors: name -> range; Q/DQ pairs are seen through by whoever asks.
-        source: where they come from; derived are those of a rewritten model, from data of the model before.
+        source: where they come from.
         samples: how many samples were run, 0 where nobody says.
         input_shapes: the shapes of the inputs in a run, which give free axes a length; empty where nothing was run.
         assumed: what a tensor has that is not listed; None where that is not known.
+        derived: tensors of a rewritten model whose range is a bound that follows from the range of another tensor.
     """
 
     tensors: Mapping[str, ValueRange] = field(default_factory=dict)
@@ -72,6 +73,7 @@ class ValueRanges:
     samples: int = 0
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     assumed: ValueRange | None = None
+    derived: frozenset[str] = frozenset()
 
     def of(self, view: GraphView, name: str) -> ValueRange | None:
         """The range of a tensor under the name by which it is read; None where it is not known.
