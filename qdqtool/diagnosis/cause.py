@@ -148,7 +148,8 @@ class LossCauses(Displayed):
     def headline(self) -> str:
         """The likely cause, or that there is none."""
         if not self.causes:
-            return "no cause of a loss found"
+            lost = "" if self.loss is None else f": {self.loss:.4g} is lost at the outputs"
+            return f"no cause of {'the' if self.unexplained else 'a'} loss found{lost}"
         more = f"; then {named([one.name for one in self.causes[1:]])}" if self.causes[1:] else ""
         return f"likely cause: {self.causes[0].headline()}{more}"
 

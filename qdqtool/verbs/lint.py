@@ -99,8 +99,11 @@ class LintResult(Displayed, Generic[ModelT]):
         names = {check.code: check.name for check in self.checks}
         for code, found in by_code(self.findings).items():
             lines += _group(code, names.get(code, ""), found, in_full=in_full)
-        listed = format_counts(self.findings) or "nothing found"
-        causes = [] if self.causes is None else self.causes.summary()
+        causes, nothing = list[str](), "nothing found"
+        if self.causes is not None:
+            causes = self.causes.summary()
+            nothing = "nothing else found" if self.causes.causes else "nothing found in the graph"
+        listed = format_counts(self.findings) or nothing
         return [*causes, *lines, f"{name}: {listed}" if name else listed]
 
     def rows(self) -> Cells:

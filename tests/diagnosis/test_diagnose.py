@@ -75,7 +75,7 @@ def first(found: LossCauses) -> Cause:
 def test_healthy_model_has_no_cause() -> None:
     found = causes(healthy()[0])
     assert found.causes == () and found.loss is not None and found.loss < 0.01
-    assert found.headline() == "no cause of a loss found"
+    assert found.headline() == f"no cause of a loss found: {found.loss:.4g} is lost at the outputs"
 
 
 @pytest.mark.parametrize(("factor", "name"), [(1 / 30, "saturated tensor"), (300, "dead tensor")])
