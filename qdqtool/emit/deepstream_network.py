@@ -4,6 +4,8 @@
 Keys and values: the Gst-nvinfer guide and gstnvinfer_property_parser.h. NvDsInferParseYolo is the parser of
 marcoslucianops/DeepStream-Yolo: rows of x1, y1, x2, y2, score, class in pixels (nvdsparsebbox_Yolo.cpp). No other
 parser is named here: a wrong one reads garbage, and network-type=100 hands the tensors to the application.
+With that type nothing reads the labels (NvDsInferNetworkType_Other: "Output layers are not parsed"), but a missing
+labelfile-path stops Gst-nvinfer (Postprocessor::allocateResource in nvdsinfer_context_impl.cpp), so it is left out.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def network_lines(network: DeepStreamNetwork | None) -> str:
         )
     if network.kind == "detector" and network.rows and network.names:
         return _detector(network, label)
-    return _text(_why_no_parser(network), {**_TO_APPLICATION, **label})
+    return _text(_why_no_parser(network), _TO_APPLICATION)
 
 
 def with_network(text: str, network: DeepStreamNetwork) -> str:
@@ -88,6 +90,7 @@ def _why_no_parser(network: DeepStreamNetwork) -> list[str]:
             f"num-detected-classes is not known, which {_PARSER} needs: give --names. The application gets the tensors."
         ]
     lines = ["No parser of Gst-nvinfer is known for these outputs: the application gets them as NvDsInferTensorMeta."]
+    lines += [f"{network.labels} has the names of the classes, for the application."] if network.labels else []
     if network.family in _YOLO:
         lines += [
             f"{_PARSER} of marcoslucianops/DeepStream-Yolo reads one output, rows of x1 y1 x2 y2 score class: export",
