@@ -263,6 +263,17 @@ def require_dla_model(version: TrtVersion) -> None:
         raise QdqError(f"TensorRT {version.text}", "supports no DLA on Jetson and DRIVE boards", todo)
 
 
+def require_typed_dla(version: TrtVersion | None) -> None:
+    """Refuse what puts the scales of a cache into a model for a DLA that takes no Q/DQ.
+
+    Raises:
+        QdqError: no version, or one before TensorRT 11.4.1.
+    """
+    if version is None or not version.has_typed_dla:
+        reason = "takes Q/DQ from TensorRT 11.4.1 on; before, a DLA reads the cache itself"
+        raise QdqError("--target dla", reason, "add --trt-version 11.4.1, or use qdqtool cache retarget")
+
+
 def _works_from_a_cache() -> str:
     """The header numbers of boards whose DLA reads a cache, from TensorRT 8 on."""
     boards = {one.version.header_number for one in RELEASES if one.platforms and one.version.has_dla_int8}

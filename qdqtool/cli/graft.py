@@ -13,7 +13,7 @@ from qdqtool.cli.loss_steps import likely_cause, measured_first
 from qdqtool.cli.next_steps import after_graft
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.match.options import PlanOptions
-from qdqtool.target_options import cache_target
+from qdqtool.target_options import CACHE_TARGETS, cache_target
 from qdqtool.verbs.graft_options import GraftOptions, GraftResult
 
 if TYPE_CHECKING:
@@ -26,7 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the verb takes."""
     parser.add_argument("model", metavar="MODEL", help="the plain ONNX model, which is not changed")
     parser.add_argument("--cache", metavar="C", required=True, help="a calibration cache of any TensorRT version")
-    parser.add_argument("--target", choices=("gpu",), type=cache_target, default="gpu", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--target",
+        choices=CACHE_TARGETS,
+        type=cache_target,
+        default="gpu",
+        help="dla: every tensor gets a pair, for --trt-version 11.4.1 or later (default: %(default)s)",
+    )
     add_options(parser, PlanOptions(float_heads="none"), only=_PLACEMENT)
     add_options(parser, GraftOptions)
     add_data_arguments(parser)
@@ -41,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(
         GraftOptions,
         args,
-        plan=options_from(PlanOptions, args, only=_PLACEMENT),
+        plan=options_from(PlanOptions, args, only=("target", *_PLACEMENT)),
         calibration=calibration_options_from(args),
         data_options=data_options_from(args),
     )

@@ -163,7 +163,7 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
     proof = command("cache", "check", file_word(args.cache), file_word(result.model))
     lines.append(f"to compare every scale with the cache, bit for bit: {proof}")
     typed = result.rest is not None
-    return [*lines, *_qdq_build(args, result.model, version, target="gpu", typed=typed, shapes=shapes)]
+    return [*lines, *_qdq_build(args, result.model, version, target=args.target, typed=typed, shapes=shapes)]
 
 
 def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:

@@ -45,6 +45,7 @@ from qdqtool.runtime.activations import ObservableModel
 from qdqtool.runtime.float_tensors import find_float_tensors
 from qdqtool.scales import CACHE, Scale, ScaleTable
 from qdqtool.target_options import CACHE_TARGETS, require_target
+from qdqtool.trtversion import require_typed_dla
 from qdqtool.verbs.export_evidence import export_evidence
 from qdqtool.verbs.graft_notes import (
     of_dropped,
@@ -125,6 +126,8 @@ def graft(
     """
     options = options or GraftOptions()
     require_target(options.plan.target, CACHE_TARGETS)
+    if options.plan.target == "dla":
+        require_typed_dla(options.plan.trt_version)
     opened = open_model(model)
     require_finite(opened.view)
     rest = _rest_of(opened, options, data)
@@ -163,7 +166,8 @@ def graft(
         *placed.notes,
         *of_types(rest, typed),
     ]
-    notes += of_silent_floats(planned.base, options.plan)
+    if options.plan.target == "gpu":
+        notes += of_silent_floats(planned.base, options.plan)
     made_up, unknown = _lacking(view, given.entries, tensors)
     return GraftResult(
         plan=placed.plan,
@@ -206,7 +210,7 @@ def _place(
 ) -> _Placement:
     """The points that have a scale: of the cache, of a tensor with the same values, or from data."""
     view, options = planned.base.view, run[1]
-    wanted = plan_pairs(planned.base, options.plan, everywhere=False)
+    wanted = plan_pairs(planned.base, options.plan)
     lent = equal_entries(view, options.plan.rule_book(), entries, [point.tensor for point in wanted.activations])
     known = {**entries, **{name: entries[lender] for name, lender in lent.items()}}
     filled = _filled(planned, opened, wanted, known, (run[0], options))
