@@ -366,7 +366,7 @@ def _version_of(cache: Cache, options: SimulateOptions) -> TrtVersion:
         reason = f"is for TensorRT {cache.version.text}; {version.text} would ignore it and calibrate again"
         raise QdqError(where, reason, "qdqtool cache retarget")
     if options.target == "dla" and version.has_typed_dla:
-        reason = "multiplies in FP16 on its DLA, whose rounding is not simulated"
+        reason = "has a DLA whose rounding is not documented, so it is not simulated"
         raise QdqError(f"TensorRT {version.text}", reason, "leave --target out: Q/DQ models are run as they stand")
     require_cache_for(version, options.target)
     return version

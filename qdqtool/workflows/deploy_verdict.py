@@ -40,7 +40,9 @@ def verdict_line(
     if target.kind == "dla":
         stored = target.form == "qdq"
         why = (
-            "the DLA multiplies in FP16, so INT8 saves memory traffic alone" if stored else "no times of DLAs are known"
+            "no document says whether the DLA multiplies INT8 or only stores it"
+            if stored
+            else "no times of DLAs are known"
         )
         return f"{unknown}: {why}. {_BENCH}"
     if expected is not None:
