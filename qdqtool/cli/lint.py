@@ -113,7 +113,7 @@ def _print(result: LintResult, args: argparse.Namespace) -> None:
     elif args.json or args.format == "json":
         print_json({**_facts(result, args), **dla_facts(result.dla)})
     else:
-        print_lines([*_text(result, args), *dla_text(result.dla, args)], args, asked=True)
+        print_lines([*_text(result, args), *dla_text(result.dla, args), *_dla_form(result, args)], args, asked=True)
 
 
 def _facts(result: LintResult, args: argparse.Namespace) -> dict[str, object]:
@@ -207,6 +207,25 @@ def dla_text(report: DlaReport | None, args: argparse.Namespace) -> list[str]:
             why = "; ".join(reason.text for reason in one.reasons)
             lines.append(f"  {one.name}: {one.op}, GPU because {why}{_by_guess(one)}")
     return lines
+
+
+def _dla_form(result: LintResult, args: argparse.Namespace) -> list[str]:
+    """What a file needs before this DLA runs it: no Q/DQ up to TensorRT 10.7, types from 11.4.1 on."""
+    report = result.dla
+    if report is None:
+        return []
+    version = args.trt_version or report.version.text
+    if report.has_pairs and report.version.has_dla_int8:
+        peel = command("peel", file_word(args.model), "--target", "dla", "--trt-version", version)
+        return [
+            "this DLA takes no Q/DQ, but the model without and a calibration cache, which peel writes",
+            next_line(peel),
+        ]
+    if report.version.has_typed_dla and not report.has_pairs and not result.typed:
+        return [
+            "the file is FP32, of which this DLA runs nothing; counted is what insert (INT8) or amp (FP16) makes of it"
+        ]
+    return []
 
 
 def _by_guess(one: DlaAssignment) -> str:

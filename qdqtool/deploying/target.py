@@ -10,14 +10,15 @@ from typing import Literal
 import onnx
 
 from qdqtool.display import counted
-from qdqtool.dla.assignment import DlaReport, dla_findings
+from qdqtool.dla.assignment import DlaReport, dla_findings, in_float32
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import Destination, DlaPlatform
 from qdqtool.formats import FP8
 from qdqtool.graph.importable import foreign_operators
+from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import lowering_todo
 from qdqtool.graph.types import opset_of
-from qdqtool.graph.view import GraphView
+from qdqtool.precision.widen import as_fp32
 from qdqtool.trtversion import TrtVersion, in_range, require_dla_model
 
 _QDQ_FROM = ">=8.0"
@@ -125,8 +126,8 @@ def _int8_line(target: DeployTarget) -> str:
         return "INT8: none, so the model stays in float"
     if target.kind == "dla" and target.form == "qdq":
         return (
-            "INT8 by Q/DQ in the model, for storage only: this DLA multiplies in FP16; up to TensorRT 10.7, with "
-            "a cache, it multiplies in INT8"
+            "INT8 by Q/DQ in the model, FP16 for the rest; no document says whether this DLA multiplies INT8 or only "
+            "stores it; up to TensorRT 10.7, with a cache, it multiplies INT8"
         )
     if target.form == "cache":
         assert target.version is not None
@@ -142,10 +143,11 @@ def _dla_line(target: DeployTarget, report: DlaReport | None) -> str:
     return dla_line(report)
 
 
-def dla_report(target: DeployTarget, view: GraphView, floats: Collection[str] = ()) -> DlaReport:
-    """Which nodes the DLA of a target runs."""
+def dla_report(target: DeployTarget, model: Model, floats: Collection[str] = ()) -> DlaReport:
+    """Which nodes of a file the DLA of a target runs."""
     assert target.version is not None
-    return dla_findings(view, target.version, target.dla, floats)
+    float32 = in_float32(model, target.version)
+    return dla_findings(as_fp32(model).view, target.version, target.dla, floats, float32)
 
 
 def dla_line(report: DlaReport) -> str:

@@ -15,6 +15,7 @@ from qdqtool.dla import limits, move_limits
 from qdqtool.dla.node_context import NodeContext, Shape, check_named, outside, sentence_of
 from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
 from qdqtool.dla.subgraphs import Saving, Subgraphs, count_subgraphs, find_subgraphs
+from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes, sample_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
@@ -22,6 +23,9 @@ from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.sizes import gives_sizes, made_of_sizes
 from qdqtool.passes.channel_selection import find_channel_selections, find_channel_slices
 from qdqtool.passes.pooled_resize import find_pooled_resizes
+from qdqtool.precision.element_types import infer_types
+from qdqtool.precision.islands import computes_float32
+from qdqtool.precision.widen import is_typed, widen_named
 from qdqtool.trtversion import TrtVersion, require_dla_model
 
 __all__ = ["DlaAssignment", "DlaReport", "Reason", "Saving", "dla_findings"]
@@ -114,7 +118,8 @@ class DlaReport:
         most: how many loadables a core holds at a time; None where no rule says so.
         free_batch: whether the batch is free: it was taken to be 1, as a profile must fix it.
         parts_without_guesses: how many subgraphs there are where the DLA runs no node that only a guess puts there.
-        rewritable: where there are too many subgraphs, the first outputs of fallbacks that `lint --fix Q030` rewrites.
+        rewritable: first outputs of the fallbacks that `lint --fix Q030` rewrites.
+        has_pairs: whether the model has Q/DQ.
     """
 
     platform: Platform
@@ -125,6 +130,7 @@ class DlaReport:
     free_batch: bool = False
     parts_without_guesses: int = 0
     rewritable: frozenset[str] = frozenset()
+    has_pairs: bool = False
 
     @property
     def guessed(self) -> tuple[DlaAssignment, ...]:
@@ -179,11 +185,16 @@ class DlaReport:
         text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
         cuts = cut_places(self)
         lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
-        what = "channel shuffles, Slices of channels and Resizes to smaller maps"
-        fix = f"with the FP32 model for MODEL and --fix Q030 -o NEW it writes {what} as what the DLA runs"
-        todo = f"; {fix}" if self.rewritable else ""
-        cut = f"the graph is cut by {cuts}: {lint} says what can be done{todo}"
-        return [text, *([cut] if cuts else [])]
+        cut = f"the graph is cut by {cuts}: {lint} says what can be done"
+        return [text, *([cut] if cuts else []), *self.rewrites()]
+
+    def rewrites(self) -> list[str]:
+        """The command that writes fallbacks as what the DLA runs; none where it finds nothing."""
+        if not self.rewritable:
+            return []
+        words = f"--target dla --trt-version {self.version.text} --platform {self.platform} --fix Q030 -o NEW"
+        what = f"{len(self.rewritable)} of the nodes on the GPU (channel shuffles, Slices, Resizes to smaller maps)"
+        return [f"before Q/DQ or a cache, qdqtool lint MODEL {words} writes {what} as what the DLA runs"]
 
     def summary(self) -> list[str]:
         """Whether the DLA is for this graph: what it runs, what stands against it, and what of that is a guess."""
@@ -197,7 +208,8 @@ class DlaReport:
         ops = Counter(one.op for one in self.fallbacks).most_common(_OPS)
         listed = ", ".join(f"{count} {op}" for op, count in ops)
         more = "; too many subgraphs: some will run on the GPU, or the build stops" if self.too_many else ""
-        return [first, f"on the GPU: {listed}{more}; qdqtool lint --target dla says why", *guessed]
+        rewrites = [] if self.too_many else self.rewrites()  # else the warning has them
+        return [first, f"on the GPU: {listed}{more}; qdqtool lint --target dla says why", *rewrites, *guessed]
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""
@@ -227,12 +239,25 @@ def cut_places(report: DlaReport) -> str:
 
 
 def dla_findings(
-    view: GraphView, version: TrtVersion, platform: Platform | None = None, floats: Collection[str] = ()
+    view: GraphView,
+    version: TrtVersion,
+    platform: Platform | None = None,
+    floats: Collection[str] = (),
+    float32: Collection[str] = (),
+    rewritable: Collection[str] | None = None,
 ) -> DlaReport:
     """Say of each node whether the DLA runs it, by the rules of a version and platform.
 
     The main graph only. Q/DQ pairs are seen through: up to TensorRT 10.7 the DLA gets the model that `peel` gives back,
     and a cache; from 11.4.1 pairs are the types of the tensors.
+
+    Args:
+        view: of the model in FP32.
+        version: whose rules hold.
+        platform: whose DLA; None for that which the version is mostly for.
+        floats: first outputs of the weighted operators that do not multiply INT8.
+        float32: those of the operators that the file has in FP32 (`in_float32`); rules before 11.4.1 do not read them.
+        rewritable: what `rewritable_nodes` finds in the model without pairs; None where `view` has none.
 
     Raises:
         QdqError: a version without a DLA, or a platform that it does not know.
@@ -241,25 +266,46 @@ def dla_findings(
     rules = load_dla_rules(version, platform or usual_platform(version))
     free = any(known_shapes(view).get(name, (1,))[:1] == (None,) for name in view.inputs)
     shapes = _batch_of_one(sample_shapes(view)) if free else known_shapes(view)
-    judge = _Judge(view, rules, shapes, frozenset(floats))
+    judge = _Judge(view, rules, shapes, frozenset(floats), frozenset(float32))
     verdicts = [judge.verdict(node) for node in view.nodes]
     parts = find_subgraphs(view, {one.node: one.device for one in verdicts})
     sure = {one.node: "gpu" if one.device == "dla" and one.status == GUESS else one.device for one in verdicts}
     number = {key: index for index, members in enumerate(parts.members, 1) for key in members}
     placed = tuple(replace(one, subgraph=number.get(one.node, 0)) for one in verdicts)
     most = next((limit for limit in rules.limits if limit.check in _GRAPH_CHECKS), None)
-    report = DlaReport(rules.platform, version, placed, parts, most, free, count_subgraphs(view, sure))
-    return replace(report, rewritable=_rewritable(view, shapes, report)) if report.too_many else report
+    paired = bool(view.pairs)
+    report = DlaReport(
+        rules.platform, version, placed, parts, most, free, count_subgraphs(view, sure), has_pairs=paired
+    )
+    if not report.fallbacks:
+        return report
+    known = rewritable_nodes(view) if rewritable is None else rewritable
+    return replace(report, rewritable=frozenset(one.node for one in report.fallbacks if one.node in known))
 
 
-def _rewritable(view: GraphView, shapes: Mapping[str, Shape], report: DlaReport) -> frozenset[str]:
-    """The fallbacks that `lint --fix Q030` rewrites: shuffles and Slices of channels, Resizes that are poolings."""
-    floats = dict.fromkeys(shapes, TensorProto.FLOAT)
+def in_float32(model: Model, version: TrtVersion) -> frozenset[str]:
+    """First outputs, as the FP32 form names them, of the operators that a file with pairs or halves has in FP32.
+
+    None of a model with neither, whose types are still to come, and none where the builder chooses the types.
+    """
+    typed = is_typed(model)
+    if not version.has_typed_dla or not (typed or model.view.pairs):
+        return frozenset()
+    types, names = infer_types(model.proto).types, widen_named(model).names if typed else {}
+    found = (node.key for node in model.view.nodes if computes_float32(model.view, node, types))
+    return frozenset(names.get(key, key) for key in found)
+
+
+def rewritable_nodes(view: GraphView) -> frozenset[str]:
+    """First outputs of what `lint --fix Q030` can rewrite: shuffles and Slices of channels, Resizes that are poolings.
+
+    Pairs hide them: `view` is of the model without.
+    """
+    floats = dict.fromkeys(_batch_of_one(sample_shapes(view)), TensorProto.FLOAT)
     chosen = (*find_channel_selections(view, floats), *find_channel_slices(view, floats))
     shuffled = (node for one in chosen for node in one.nodes)
     pooled = (one.node for one in find_pooled_resizes(view, floats))
-    found = {node.key for node in (*shuffled, *pooled)}
-    return frozenset(one.node for one in report.fallbacks if one.node in found)
+    return frozenset(node.key for node in (*shuffled, *pooled))
 
 
 def _batch_of_one(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -270,8 +316,15 @@ def _batch_of_one(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 class _Judge:
     """Looks at one node after the other; knows which tensors are constant once sizes are."""
 
-    def __init__(self, view: GraphView, rules: DlaRules, shapes: Mapping[str, Shape], floats: Collection[str]) -> None:
-        self._view, self._rules, self._shapes, self._floats = view, rules, shapes, floats
+    def __init__(
+        self,
+        view: GraphView,
+        rules: DlaRules,
+        shapes: Mapping[str, Shape],
+        floats: Collection[str],
+        float32: Collection[str],
+    ) -> None:
+        self._view, self._rules, self._shapes, self._floats, self._float32 = view, rules, shapes, floats, float32
         self._layers = RuleIndex(rules.layers, rules)
         self._guessed_elsewhere = RuleIndex(rules.guessed_elsewhere, rules)
         named = [limit for limit in rules.limits if limit.check not in _GRAPH_CHECKS]
@@ -300,7 +353,7 @@ class _Judge:
 
     def _reasons(self, node: Node, *, has_layer: bool) -> list[Reason]:
         int8 = weight_index(self._view, node) is None or node.key not in self._floats
-        place = NodeContext(self._view, node, self._shapes, int8)
+        place = NodeContext(self._view, node, self._shapes, int8, node.key in self._float32)
         other = None if has_layer else self._guessed_elsewhere.first(self._view, node)
         found, is_said = list[Reason](), False  # whether a limit says that it has none
         where = f"on {self._rules.platform.capitalize()} with this version"

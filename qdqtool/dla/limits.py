@@ -36,6 +36,12 @@ def static(place: NodeContext) -> bool:
 
 
 @check
+def half(place: NodeContext) -> bool:
+    """The file has it in FP32, and this DLA runs FP16 and INT8 alone."""
+    return not place.float32
+
+
+@check
 def sizes(place: NodeContext) -> Numbers:
     """A dimension besides the batch is of a size that the DLA does not take."""
     return [n for shape in place.shapes_around() for n in (shape or ())[-_BESIDE_MAPS:][-len(shape or ()) + 1 :] if n]

@@ -27,12 +27,14 @@ class NodeContext:
         node: the operator in question.
         shapes: tensor -> its shape, None for a free dimension; tensors of unknown rank are not in it.
         int8: whether it computes in INT8, else in FP16.
+        float32: whether the file has it in FP32, and the builder takes types from there.
     """
 
     view: GraphView
     node: Node
     shapes: Mapping[str, Shape]
     int8: bool = True
+    float32: bool = False
 
     def shape(self, index: int = 0) -> Shape | None:
         """The shape of an input."""

@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qdqtool.dla.assignment import DlaAssignment, DlaReport
+from qdqtool.emit.trtexec_flags import has_flag
 from qdqtool.graph.view import DEQUANTIZE
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.match.rule_index import RuleIndex
 
 _NAMED = 4  # nodes of one place that a message names
+_BEFORE_PAIRS = "qdqtool lint --fix Q030 of the FP32 model, before insert, writes it as what the DLA runs"
 _WITHOUT_PAIRS = "leave one of its inputs without Q/DQ, so that it computes in float"
-_IN_FP16 = "compute it in FP16: qdqtool peel --target dla --emit trtexec writes a script that sets that"
+_IN_FP16 = "compute it in FP16: qdqtool {} --target dla --emit {} writes a script that sets that"
 
 
 @check("Q030", "dla-fallback", "warning", targets=("dla",))
@@ -29,11 +31,13 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     a power of two (nearest), or half as large (bilinear, half pixels), it writes as the poolings that they are.
     """
     report = context.dla
+    if report is None:
+        return
     fixes = _fixes(context)
-    for verdict in report.fallbacks if report is not None else ():
+    for verdict in report.fallbacks:
         reasons = "; ".join(one.cited() for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
-        todo = fixes.get(verdict.node, instead)
+        todo = fixes.get(verdict.node, _BEFORE_PAIRS if verdict.node in report.rewritable else instead)
         text = f"{verdict.op} falls back to the GPU because {reasons}"
         yield CheckFault(verdict.name, text, todo, fixable=verdict.node in fixes)
 
@@ -99,6 +103,8 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
     report = context.dla
     on_dla = {one.node for one in report.on_dla} if report is not None else set()
     typed = report is not None and report.version.has_typed_dla
+    named = report is None or has_flag("--layerPrecisions", report.version)
+    in_fp16 = _IN_FP16.format("peel" if context.view.pairs else "ptq", "trtexec" if named else "polygraphy-script")
     for node, rule in RuleIndex(context.rules.shared_scales, context.rules).nodes(context.view):
         if rule.members != "none" or node.key not in on_dla:
             continue
@@ -112,7 +118,7 @@ def two_ranges(context: LintContext) -> Iterable[CheckFault]:
             continue
         text = f"{node.op} of two tensors, for which the DLA needs one range (rule {rule.name})"
         text += f"; their scales are {' and '.join(texts)}" if known else ""
-        yield CheckFault(node.name, text, _WITHOUT_PAIRS if typed else _IN_FP16, severity=None if known else "note")
+        yield CheckFault(node.name, text, _WITHOUT_PAIRS if typed else in_fp16, severity=None if known else "note")
 
 
 def _instead(report: DlaReport, nodes: tuple[str, ...]) -> str:

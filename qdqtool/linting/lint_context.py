@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from qdqtool.decisions import Decisions, decode_facts
-from qdqtool.dla.assignment import dla_findings
+from qdqtool.dla.assignment import dla_findings, in_float32, rewritable_nodes
 from qdqtool.engine.cost import Forecast
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.model_layers import predict_engine
@@ -23,7 +23,7 @@ from qdqtool.graph.edit import get_metadata
 from qdqtool.graph.heads import Head, find_heads
 from qdqtool.graph.model import Model
 from qdqtool.graph.types import infer_types, opset_of
-from qdqtool.graph.view import Node, Pair, Use
+from qdqtool.graph.view import GraphView, Node, Pair, Use
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.match.flow import Flow, commuting
 from qdqtool.match.groups import Group
@@ -31,6 +31,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
+from qdqtool.passes.peel import peel_pairs
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
 from qdqtool.precision.element_types import TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
@@ -158,6 +159,18 @@ class LintContext:
         return {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
 
     @cached_property
+    def unpaired(self) -> GraphView:
+        """The graph without its pairs, which hide what hangs together."""
+        if not self.view.pairs:
+            return self.view
+        plain = self.wide.copy()
+        try:
+            peel_pairs(plain, on_conflict="max", on_asymmetric="widen", drop_scales=True)
+        except QdqError:  # pairs that are broken stay, and other checks name them
+            return self.view
+        return plain.view
+
+    @cached_property
     def channel_selections(self) -> list[ChannelSelection]:
         """The channel shuffles that a 1x1 convolution can do."""
         return find_channel_selections(self.view, self._kinds)
@@ -214,7 +227,8 @@ class LintContext:
 
         version = self.asked or max(one.version for one in RELEASES if one.version.has_dla_int8)
         floats = [node.key for node, _ in self.weighted if node.key not in self.int8_nodes]
-        return dla_findings(self.view, version, self.platform, floats)
+        float32 = in_float32(self.model, version)
+        return dla_findings(self.view, version, self.platform, floats, float32, rewritable_nodes(self.unpaired))
 
     @cached_property
     def direct_readers(self) -> dict[str, list[Node]]:

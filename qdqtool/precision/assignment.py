@@ -42,12 +42,14 @@ class TypeAssignment:
         float32: first outputs of the operators that stay FP32, as the model with FP32 alone names them.
         half_io: whether float inputs and outputs of the graph have the type `rest`, too; else they stay FP32.
         reasons: first output -> why it stays FP32, as far as it is known; for readers, and no part of the choice.
+        for_dla: whether the types are for a DLA, which has no FP32: an operator between pairs has the type `rest`, too.
     """
 
     rest: int
     float32: frozenset[str] = frozenset()
     half_io: bool = False
     reasons: Mapping[str, str] = field(default_factory=dict, compare=False)
+    for_dla: bool = False
 
     @property
     def rest_name(self) -> str:
@@ -77,6 +79,8 @@ def store_precision(model: onnx.ModelProto, record: PrecisionRecord) -> None:
     made: dict[str, Any] = {"rest": rest_name(record.assignment.rest)}
     if record.assignment.half_io:
         made["half_io"] = True
+    if record.assignment.for_dla:
+        made["dla"] = True
     made["float32"] = sorted(record.assignment.float32)
     if record.assignment.reasons:
         made["why"] = _by_reason(record.assignment.reasons)
@@ -101,7 +105,8 @@ def stored_precision(model: onnx.ModelProto) -> PrecisionRecord | None:
         texts = [*float32, *twins, *twins.values(), *reasons]
         if not isinstance(float32, list) or not all(isinstance(name, str) for name in texts):
             raise TypeError
-        assignment = TypeAssignment(rest, frozenset(float32), made.get("half_io", False) is True, reasons)
+        half_io, for_dla = (made.get(key, False) is True for key in ("half_io", "dla"))
+        assignment = TypeAssignment(rest, frozenset(float32), half_io, reasons, for_dla)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         reason = "is not a record of element types as qdqtool writes it"
         raise QdqError(_WHERE, reason, "take the entry out of the model's metadata") from None

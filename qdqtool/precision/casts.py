@@ -30,7 +30,7 @@ from qdqtool.precision.assignment import (
     store_precision,
     stored_precision,
 )
-from qdqtool.precision.fixed_types import fixed_float32, float_types
+from qdqtool.precision.fixed_types import fixed_for, float_types
 from qdqtool.precision.half_places import half_places, reads_any_type
 from qdqtool.precision.scopes import typed_scope
 from qdqtool.precision.stored_weights import Rounding, rounded_tensor
@@ -62,7 +62,7 @@ def apply_types(model: Model, assignment: TypeAssignment, rounding: Rounding | N
     QuantizeLinear, DequantizeLinear and their scales stay float32: a Cast stands in front of the one and behind the
     other. Scales of a weight's blocks have the type of the product instead, which a Cast would keep from fusing.
     Constants are stored in the type in which they are read, twice where there are readers of both. Operators that
-    cannot have the type (`fixed_types.fixed_float32`) stay FP32 whatever the assignment says.
+    cannot have the type (`fixed_types.fixed_for`) stay FP32 whatever the assignment says.
 
     Returns:
         The typed model, with the record "precision" in its metadata; the same model gives the same bytes.
@@ -83,7 +83,7 @@ class _Caster:
         self.types = float_types(model)
         self.rest, self.half_io = assignment.rest, assignment.half_io
         self.opset = opset_of(model.proto) or 1
-        float32 = assignment.float32 | fixed_float32(model, self.rest).keys()
+        float32 = assignment.float32 | fixed_for(model, self.rest, for_dla=assignment.for_dla).keys()
         self.in_float32 = {
             node.index for node in self.view.every if node.key in float32 or node.op in (QUANTIZE, DEQUANTIZE)
         }

@@ -18,7 +18,7 @@ from qdqtool.precision.amp_rules import amp_rules
 from qdqtool.precision.assignment import TypeAssignment, rest_name
 from qdqtool.precision.between_pairs import between_pairs, cheap_between_pairs
 from qdqtool.precision.cast_cut import plan_casts, reasons_beside
-from qdqtool.precision.fixed_types import fixed_float32
+from qdqtool.precision.fixed_types import fixed_for
 from qdqtool.precision.float_graph import FloatGraph, float_graph
 from qdqtool.precision.int8_paths import int8_layers
 from qdqtool.precision.reasons import CASTS, INT8, FloatReason, Requirements
@@ -37,11 +37,13 @@ class TypeOptions:
         rest: element type of what is not FP32: TensorProto.FLOAT16 or BFLOAT16.
         keep_fp32: regular expressions; operators whose name or output one is found in stay in FP32.
         half_io: whether inputs and outputs of the graph take that type, too.
+        for_dla: whether a DLA runs the model. It has no FP32, so nothing is FP32 because that costs a GPU no byte.
     """
 
     rest: int = TensorProto.FLOAT16
     keep_fp32: tuple[str, ...] = ()
     half_io: bool = False
+    for_dla: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,11 +112,12 @@ def choose_types(model: Model, ranges: ValueRanges, options: TypeOptions | None 
     options = options or TypeOptions()
     view = model.view
     graph = float_graph(model, options.rest, ranges.input_shapes, half_io=options.half_io)
-    fixed = fixed_float32(model, options.rest)
-    layers = int8_layers(view)
-    layers |= cheap_between_pairs(graph, layers, amp_rules())
+    fixed = fixed_for(model, options.rest, for_dla=options.for_dla)
+    layers = frozenset[str]() if options.for_dla else int8_layers(view)
+    if not options.for_dla:
+        layers |= cheap_between_pairs(graph, layers, amp_rules())
     needs = Requirements(graph, ranges, amp_rules(), options.rest, fixed, layers=layers, keep=options.keep_fp32)
-    assignment = TypeAssignment(options.rest, half_io=options.half_io)
+    assignment = TypeAssignment(options.rest, half_io=options.half_io, for_dla=options.for_dla)
     return _choice(graph.with_layers(layers), required_float32(needs), assignment, type_units(graph))
 
 
@@ -127,7 +130,10 @@ def recorded_choice(model: Model, assignment: TypeAssignment) -> TypeChoice:
     kept = (key for key in graph.nodes if key in assignment.float32)
     recorded = assignment.reasons
     reasons = {
-        key: IN_INT8_LAYER if key in inside else FloatReason("recorded", recorded.get(key, _NOT_SAID)) for key in kept
+        key: IN_INT8_LAYER
+        if key in inside and key not in recorded
+        else FloatReason("recorded", recorded.get(key, _NOT_SAID))
+        for key in kept
     }
     casts = graph.casts(assignment.float32)
     return TypeChoice(assignment, reasons, operators, casts, casts, graph, type_units(graph))
@@ -136,7 +142,7 @@ def recorded_choice(model: Model, assignment: TypeAssignment) -> TypeChoice:
 def _choice(
     graph: FloatGraph, required: Mapping[str, FloatReason], assignment: TypeAssignment, units: TypeUnits
 ) -> TypeChoice:
-    half = frozenset[str]()
+    half = frozenset(graph.nodes) if assignment.for_dla else frozenset[str]()
     while True:  # each round makes more operators FP32, or half that were free
         required = units.with_parts(graph, required)
         plan = plan_casts(graph, required, amp_rules(), units.units, half - required.keys())

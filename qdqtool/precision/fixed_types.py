@@ -44,6 +44,12 @@ def fixed_float32(model: Model, rest: int) -> Mapping[str, str]:
     return known[rest]
 
 
+def fixed_for(model: Model, rest: int, *, for_dla: bool) -> Mapping[str, str]:
+    """`fixed_float32`, without what moves INT8 values where a DLA runs it, which has no FP32."""
+    fixed = fixed_float32(model, rest)
+    return {key: why for key, why in fixed.items() if why != INT8_PATH} if for_dla else fixed
+
+
 def _fixed_by_type(_: Model) -> dict[int, dict[str, str]]:
     return {}
 

@@ -39,7 +39,7 @@ def float32_islands(view: GraphView, report: TypeReport, base: GraphView | None 
     constants are none of them; an operator that only moves values is, since what it moves is twice as wide.
     """
     rules = load_type_rules()
-    nodes = [node for node in view.every if _computes(view, node, report.types, rules)]
+    nodes = [node for node in view.every if computes_float32(view, node, report.types)]
     sizes = operator_set("sizes")
     out = made_of_sizes(view, lambda node: node.op in sizes, nodes=view.every)
     layers = int8_layers(base or view)
@@ -72,11 +72,11 @@ def _between_casts(view: GraphView, types: Mapping[str, int], keys: frozenset[st
     return frozenset(left)
 
 
-def _computes(view: GraphView, node: Node, types: Mapping[str, int], rules: TypeRules) -> bool:
+def computes_float32(view: GraphView, node: Node, types: Mapping[str, int]) -> bool:
     """Whether an operator reads and gives FP32, and is none of those that only convert."""
     if node.op in _CONVERTERS or view.is_constant(node.key):
         return False
-    form = rules.of(node.proto.op_type)
+    form = load_type_rules().of(node.proto.op_type)
     if form is None or types.get(node.key) != _FLOAT:
         return False
     places = form.data_inputs(len(node.inputs))

@@ -65,6 +65,9 @@ from qdqtool.verbs.typed_file import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
+    from qdqtool.dla.assignment import DlaReport
+    from qdqtool.quantizing.place import QuantizedModel
+    from qdqtool.verbs.typed_rest import TypedRest
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
@@ -194,6 +197,7 @@ def insert(
     if options.plan.target != "dla":
         in_fp16 = predict_engine(planned.base, options.plan.trt_version, options.plan.target, rest="fp16")
     table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
+    rewritable = _rewritable(planned.base, options.plan)
     placed = place(planned, scaled.plan, table, options.plan, given=given)
     proto = placed.model.proto
     if data is not None and scaled.table.scales:
@@ -223,6 +227,7 @@ def insert(
         typed = choose_rest(quantized.model, rest, scaled.known, run)
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
     lost, costs = judge_typed(quantized.model, typed, form, measured, builder)
+    dla = _on_dla(quantized, typed, options.plan, rewritable)
     return InsertResult(
         model=give_typed(
             proto,
@@ -253,8 +258,9 @@ def insert(
         warnings=(
             *too_high,
             *parser_warnings(proto, options.plan.trt_version),
-            *_dla_overflow(quantized.model, quantized.plan, options.plan),
+            *([] if dla is None else dla.overflow()),
         ),
+        dla=dla,
         costs=costs,
         rest=typed,
         rest_note=rest.note,
@@ -265,15 +271,28 @@ def insert(
     )
 
 
-def _dla_overflow(model: Model, decided: Plan, options: PlanOptions) -> list[str]:
-    """What more DLA subgraphs than a core holds mean; empty where they fit, and for another target."""
-    version = options.trt_version
+def _rewritable(model: Model, options: PlanOptions) -> frozenset[str]:
+    """What `lint --fix Q030` would have rewritten for a DLA, before pairs hide it."""
+    if options.target != "dla" or options.trt_version is None:
+        return frozenset()
+    from qdqtool.dla.assignment import rewritable_nodes
+
+    return rewritable_nodes(model.view)
+
+
+def _on_dla(
+    quantized: QuantizedModel, typed: TypedRest | None, options: PlanOptions, rewritable: frozenset[str]
+) -> DlaReport | None:
+    """What the DLA runs of the model; None for another target, and where no version is named."""
+    version, model = options.trt_version, quantized.model
     if options.target != "dla" or version is None:
-        return []
-    from qdqtool.dla.assignment import dla_findings
+        return None
+    from qdqtool.dla.assignment import dla_findings, in_float32
 
     weighted = {node.key for node in model.view.nodes if weight_index(model.view, node) is not None}
-    return dla_findings(model.view, version, floats=weighted & set(decided.float_nodes)).overflow()
+    floats = weighted & set(quantized.plan.float_nodes)
+    float32 = in_float32(model, version) if typed is None else typed.assignment.float32
+    return dla_findings(model.view, version, floats=floats, float32=float32, rewritable=rewritable)
 
 
 def _better_there(target: Path | None) -> str:

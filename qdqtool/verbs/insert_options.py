@@ -15,6 +15,7 @@ from qdqtool.options import ADVANCED, TextOption, option
 from qdqtool.precision.options import Rest
 
 if TYPE_CHECKING:
+    from qdqtool.dla.assignment import DlaReport
     from qdqtool.emit.job import Tensor
     from qdqtool.match.plan import Plan
     from qdqtool.measuring.keep_float import OutputLoss
@@ -158,6 +159,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         overwrites: what the file of that name held so far, where that was better: scales that came from data or
             training, in place of which estimated ones were written; else empty.
         has_pairs: whether the model has any Q/DQ, those that no point needs among them.
+        dla: what the DLA runs, by the rules; None for another target, and where no version is named.
     """
 
     model: ModelT
@@ -177,6 +179,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     requantized: bool = False
     overwrites: str = ""
     has_pairs: bool = True
+    dla: DlaReport | None = None
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
@@ -200,6 +203,8 @@ class InsertResult(Displayed, Generic[ModelT]):
             lines += self.rest.lines()
         if self.rest_note:
             lines.append(self.rest_note)
+        if self.dla is not None:
+            lines += self.dla.summary()
         if self.output_loss is not None:
             lines += self.output_loss.lines()
         if self.costs is not None:

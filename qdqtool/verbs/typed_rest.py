@@ -143,13 +143,14 @@ def choose_rest(model: Model, rest: RestType, table: ScaleTable, run: DataRun | 
     if not rest.is_half:
         return None
 
+    types = TypeOptions(rest.kind, for_dla=rest.for_dla)
     if run is None or run.feed.once:
         ranges = ranges_of_table(table)
         notes = (_BY_CLIPPING,) if any(one.clipped for one in ranges.tensors.values()) else ()
-        return TypedRest(choose_types(model, ranges, TypeOptions(rest.kind)), notes)
+        return TypedRest(choose_types(model, ranges, types), notes)
 
     known = KnownOutputs(run.ranges, run.reference, with_loss=False)
-    found = search_types(model, run.feed, TypeOptions(rest.kind), run.calibration, observe_ranges, known=known)
+    found = search_types(model, run.feed, types, run.calibration, observe_ranges, known=known)
     return TypedRest(found.choice, found.notes, found.output_loss, found.forms)
 
 

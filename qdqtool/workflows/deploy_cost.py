@@ -16,12 +16,13 @@ from qdqtool.errors import MissingPackageError
 from qdqtool.forecasting.devices import Device
 from qdqtool.forecasting.layer_time import LayerTimes
 from qdqtool.forecasting.model_layers import PredictedEngine, Rest, predict_engine
+from qdqtool.graph.inline_functions import inline_products
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.normalize import normalize
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.passes.peel import peel_pairs
-from qdqtool.precision.widen import open_fp32
+from qdqtool.precision.widen import as_fp32
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.cost import cost_of
 from qdqtool.tensorrt_rtx.installed import require_library
@@ -53,15 +54,16 @@ def cost_of_candidate(
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
     """Nodes that do not run in INT8 on the DLA, which runs a subgraph as one layer: there is no more to tell."""
-    model = open_fp32(made.model)
-    view = model.view
+    opened = open_model(made.model)
+    inline_products(opened)
+    view = as_fp32(opened).view
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
     source = "weighted operators in FP16"
     told: set[str] = set()
     if candidate.is_float:
         floats = weighted
     elif made.cache is None:
-        int8 = frozenset(peel_pairs(model, on_conflict="max").int8_nodes)
+        int8 = frozenset(peel_pairs(as_fp32(opened).copy(), on_conflict="max").int8_nodes)
         floats = [key for key in weighted if key not in int8]
     else:
         scales, source = read_cache(made.cache).entries, "weighted operators without a scale"
@@ -70,7 +72,7 @@ def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -
         floats = [key for key in weighted if key not in scales or key in told]
     if target.version is None:  # `improve` needs none
         return DeployCost(None, len(floats), source, _IN_FLOAT)
-    report = dla_report(target, view, floats)
+    report = dla_report(target, opened, floats)
     on_gpu, fits = len(report.fallbacks), not report.too_many
     return DeployCost(None, len(floats), source, _IN_FLOAT, on_gpu=on_gpu, fits=fits, told=len(told))
 

@@ -9,8 +9,10 @@ from qdqtool.cache.text import read_cache
 from qdqtool.deploying.candidates import SHUFFLES, DeployCandidate
 from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import DeployTarget, dla_report
+from qdqtool.graph.inline_functions import inline_products
+from qdqtool.graph.io import open_model
 from qdqtool.graph.weighted import float_products, weight_index
-from qdqtool.precision.widen import open_fp32
+from qdqtool.precision.widen import as_fp32
 from qdqtool.verbs.lint import lint
 from qdqtool.verbs.lint_options import LintOptions
 from qdqtool.workflows.deploy_steps import MadeFiles
@@ -18,7 +20,9 @@ from qdqtool.workflows.deploy_steps import MadeFiles
 
 def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> LayersLeft:
     """What a candidate leaves in float and, for a DLA, to the GPU."""
-    view = open_fp32(made.model).view
+    opened = open_model(made.model)
+    inline_products(opened)
+    view = as_fp32(opened).view
     in_float: dict[str, str] = {}
     if made.cache is not None:  # as the script for trtexec builds it
         told, scales = made.told_to(target.version), read_cache(made.cache).entries
@@ -29,7 +33,7 @@ def layers_left(candidate: DeployCandidate, made: MadeFiles, target: DeployTarge
     if target.kind != "dla":
         return LayersLeft(in_float)
     weighted = [node.key for node in view.nodes if weight_index(view, node) is not None]
-    report = dla_report(target, view, weighted if candidate.is_float else ())
+    report = dla_report(target, opened, weighted if candidate.is_float else ())
     reasons = {one.name: "; ".join(reason.text for reason in one.reasons) for one in report.fallbacks}
     return LayersLeft(in_float, reasons, report)
 

@@ -13,7 +13,7 @@ from qdqtool.deploying.options import EFFORTS
 from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, target_lines
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import find_place
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from tests.graphs import SMALL_NET, model_of
 
 CASES = [("jp4.6.1", True), ("jp4.4", False), ("8.6", False), ("11.4", False), ("orin", True), ("rtx4090:rtx", False)]
@@ -25,7 +25,7 @@ def target(text: str, *, dla: bool = False) -> DeployTarget:
 
 def lines(text: str, model: onnx.ModelProto, *, dla: bool = False) -> list[str]:
     place = target(text, dla=dla)
-    return target_lines(place, model, dla_report(place, GraphView(model.graph)) if dla else None)
+    return target_lines(place, model, dla_report(place, Model(model)) if dla else None)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_typed_targets_are_told() -> None:
     assert re.match("INT8 by Q/DQ .*no caches", lines("11.4", model)[2])
     assert re.match("INT8 by Q/DQ .*reads caches", lines("8.6", model)[2])
     fixed = model_of(SMALL_NET.replace("float[N", "float[1"))
-    assert re.search("FP16; up to TensorRT 10.7, .* INT8$", lines("orin:jp7.2.2", fixed, dla=True)[2])
+    assert re.search("FP16 .*; up to TensorRT 10.7, .* INT8$", lines("orin:jp7.2.2", fixed, dla=True)[2])
     assert lines("rtx4090:rtx", model)[4].endswith(" opset 17")
 
 

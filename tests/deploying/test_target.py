@@ -11,7 +11,7 @@ from qdqtool.deploying.layers_left import LayersLeft
 from qdqtool.deploying.target import DeployTarget, dla_report, require_opset, target_at, target_lines
 from qdqtool.errors import QdqError
 from qdqtool.forecasting.boards import find_place
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.model import Model
 from tests.graphs import SMALL_NET, model_of
 
 
@@ -68,7 +68,7 @@ def test_the_highest_opset_is_read_and_the_next_one_is_not() -> None:
 def lines(place: str, *, dla: bool = False) -> list[str]:
     model = model_of(SMALL_NET)
     to = target(place, dla=dla)
-    return target_lines(to, model, dla_report(to, GraphView(model.graph)) if dla else None)
+    return target_lines(to, model, dla_report(to, Model(model)) if dla else None)
 
 
 def test_five_lines_for_a_gpu() -> None:
@@ -107,10 +107,10 @@ def test_a_dla_says_how_much_it_runs() -> None:
 
 def test_what_of_a_dla_is_a_guess_is_told() -> None:
     text = "g (float[1,4,8,8] x) => (float[1,4,8,8] z) <float[1] u> { a = Relu(x) z = LeakyRelu(a) }"
-    view = GraphView(model_of(text).graph)
+    model = Model(model_of(text))
     xavier = target("xavier-nx:jp4.6.1", dla=True)
-    report = dla_report(xavier, view)
+    report = dla_report(xavier, model)
     said = LayersLeft(dla=report).guesses
     assert said.startswith("by a guess") and "1 LeakyRelu (rule dla-leaky-relu-8-0) on the DLA" in said
     assert target_lines(xavier, model_of(text), report)[3].endswith(said)
-    assert LayersLeft(dla=dla_report(target("orin:8.6", dla=True), view)).guesses == "" == LayersLeft().guesses
+    assert LayersLeft(dla=dla_report(target("orin:8.6", dla=True), model)).guesses == "" == LayersLeft().guesses

@@ -11,14 +11,17 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.dla.assignment import dla_findings
+from qdqtool.dla.assignment import dla_findings, in_float32
 from qdqtool.dla.rules import load_dla_rules, usual_platform
 from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
+from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.lint import lint
 from tests.graphs import model_of, view_of
+from tests.precision.typed_graphs import with_types
 
-V8_5, V8_0 = TrtVersion(8, 5, 2), TrtVersion(8, 0, 1)
+V8_5, V8_0, V11_4 = TrtVersion(8, 5, 2), TrtVersion(8, 0, 1), TrtVersion(11, 4, 1)
 NET = "g (float[{0},3,16,16] x) => (float[{0},4] z) <float[8,3,3,3] w, float[4,8] v, float[4] b> {{ a = Conv<pads=[1,1,1,1]>(x, w) c = Relu(a) p = GlobalAveragePool(c) f = Flatten(p) z = Gemm<transB=1>(f, v, b) }}"
 
 
@@ -84,7 +87,7 @@ def test_fixes_are_told_with_too_many_subgraphs_only_where_there_is_something_to
     text = f"g (float[1,4,8,8] x) => (float[1,4,4,4] z) <float[4] k = {{1, 1, 0.5, 0.5}}> {{ {cut} {resize} }}"
     report = dla_findings(view_of(text), V8_5)
     assert report.rewritable == {"z"}
-    assert re.search("--fix Q030 -o NEW .*shuffles, Slices .* Resizes ", report.overflow()[1])
+    assert re.search("--fix Q030 -o NEW writes 1 of .*shuffles, Slices, Resizes ", report.overflow()[-1])
 
 
 def test_slices_of_channels_can_be_rewritten_where_there_are_too_many_subgraphs() -> None:
@@ -212,12 +215,19 @@ def test_a_product_beside_the_dla_may_have_two_ranges() -> None:
 
 def test_what_is_to_be_done_about_two_ranges_depends_on_the_version() -> None:
     model = with_pairs(PRODUCT, 0.5, 0.25)
-    for version, todo in ((V8_5, "peel --target dla --emit trtexec"), (TrtVersion(11, 4, 1), "without Q/DQ")):
-        (one,) = lint(model, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
+    typed = with_types(model, TypeAssignment(onnx.TensorProto.FLOAT16, for_dla=True))
+    cases = (
+        (model, V8_5, "peel --target dla --emit trtexec"),
+        (model, TrtVersion(8, 2, 1), "peel --target dla --emit polygraphy-script"),  # whose trtexec names no layers
+        (typed, V11_4, "without Q/DQ"),
+    )
+    for file, version, todo in cases:
+        (one,) = lint(file, qdqtool.LintOptions("dla", version, select=("Q034",))).findings
         assert todo in one.fix and "their scales are 0.5 and 0.25" in one.message
     half = onnx.ModelProto.FromString(model.SerializeToString())
     next(node for node in half.graph.node if node.op_type == "Mul").input[1] = "s"
-    assert ranges_found(half, TrtVersion(11, 4, 1)) == [], "it computes in float"
+    half = with_types(half, TypeAssignment(onnx.TensorProto.FLOAT16, for_dla=True))
+    assert ranges_found(half, V11_4) == [], "it computes in float"
 
 
 def test_the_gpu_is_not_asked_what_the_dla_can() -> None:
@@ -298,3 +308,20 @@ def test_two_lines_say_whether_the_dla_is_for_it() -> None:
     assert "too many subgraphs" in many.summary()[1]
     whole = dla_findings(view_of("g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[1] u> { y = Relu(x) }"), V8_5)
     assert whole.summary()[1].startswith("no node")
+
+
+def test_what_the_file_has_in_fp32_falls_back_where_types_are_the_files() -> None:
+    report = dla_findings(view_of(NET.format(1)), V11_4, float32={"c"})
+    assert [(one.node, [why.rule for why in one.reasons]) for one in report.fallbacks if one.op == "Relu"] == [
+        ("c", ["dla-fp32"])
+    ]
+    assert not [one for one in dla_findings(view_of(NET.format(1)), V8_5, float32={"c"}).fallbacks if one.op == "Relu"]
+
+
+def test_types_are_read_off_a_file_with_pairs_or_halves() -> None:
+    plain = model_of(NET.format(1))
+    half = with_types(plain, TypeAssignment(onnx.TensorProto.FLOAT16, frozenset({"c", "z"})))
+    assert in_float32(Model(half), V11_4) == {"c", "z"}, "z is an output, and made by a Cast where it is half"
+    assert in_float32(Model(with_types(plain, TypeAssignment(onnx.TensorProto.FLOAT16))), V11_4) == set()
+    assert in_float32(Model(plain), V11_4) == set(), "its types are still to come"
+    assert in_float32(Model(half), V8_5) == set(), "the builder chooses them"

@@ -20,6 +20,7 @@ from tests.precision.typed import BF16, FP16
             PrecisionRecord(TypeAssignment(BF16, frozenset("ba"), half_io=True), {"w_bf16": "w"}),
             '{"rest":"bf16","half_io":true,"float32":["a","b"],"twins":{"w_bf16":"w"}}',
         ),
+        (PrecisionRecord(TypeAssignment(FP16, for_dla=True)), '{"rest":"fp16","dla":true,"float32":[]}'),
     ],
 )
 def test_there_and_back(record: PrecisionRecord, text: str) -> None:

@@ -162,3 +162,36 @@ def test_int8_products_of_one_tensor_have_one_type_where_a_weight_has_one_scale(
     chosen = choose_types(Model(model), assumed_ranges(8.0), TypeOptions(keep_fp32=("^c$",)))
     told = chosen.reasons["p"].text if "p" in chosen.reasons else ""
     assert told.startswith("c, an INT8 product ") is both
+
+
+PAIRS = """g (float[1,4,8,8] x) => (float[1,4,4,4] y) <float s = {0.1}, int8 z = {0}, float[4,4,1,1] w, float[4] sw = {0.1, 0.1, 0.1, 0.1}, int8[4] zw = {0, 0, 0, 0}>
+{
+ xq = QuantizeLinear(x, s, z)
+ xd = DequantizeLinear(xq, s, z)
+ wq = QuantizeLinear<axis = 0>(w, sw, zw)
+ wd = DequantizeLinear<axis = 0>(wq, sw, zw)
+ a = Conv(xd, wd)
+ r = Relu(a)
+ rq = QuantizeLinear(r, s, z)
+ rd = DequantizeLinear(rq, s, z)
+ p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(rd)
+ pq = QuantizeLinear(p, s, z)
+ pd = DequantizeLinear(pq, s, z)
+ y = Sigmoid(pd)
+}"""
+
+
+@pytest.mark.parametrize(("for_dla", "wide"), [(False, {"a", "r", "p", "y"}), (True, set())])
+def test_a_dla_has_no_fp32_between_pairs(for_dla: bool, wide: set[str]) -> None:
+    model = model_of(PAIRS)
+    choice = choose_types(Model(model), assumed_ranges(10.0), TypeOptions(for_dla=for_dla))
+    assert choice.assignment.float32 == wide and choice.assignment.for_dla is for_dla
+    types = infer_types(with_types(model, choice.assignment)).types
+    assert {key for key in "arpy" if types.get(f"{key}_fp16", types[key]) == TensorProto.FLOAT} == wide
+    assert infer_types(with_types(model, choice.assignment)).conflicts == ()
+
+
+def test_values_keep_an_operator_in_fp32_for_a_dla_too_and_nothing_beside_it() -> None:
+    choice = choice_of(PAIRS, TypeOptions(for_dla=True), r=1e6)
+    assert floats(choice) == {"r": "range"}
+    assert choice.with_float32({"p": FloatReason("loss", "why")}).assignment.float32 == {"r", "p"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdqtool.errors import QdqError
-from qdqtool.precision.rest import NO_VALUES_NOTE, RTX_NOTE, TYPED_NOTE, RestType, rest_type
+from qdqtool.precision.rest import DLA_FP32_NOTE, NO_VALUES_NOTE, RTX_NOTE, TYPED_NOTE, RestType, rest_type
 from qdqtool.trtversion import TrtVersion
 from tests.precision.typed import BF16, FP16, FP32
 
@@ -27,14 +27,16 @@ V11_4_1 = TrtVersion(11, 4, 1)
         (None, "rtx", None, True, RestType(FP32, RTX_NOTE)),
         (None, "dla", None, True, RestType(FP32)),
         (None, "dla", V11, True, RestType(FP32)),  # its DLA takes no Q/DQ yet
-        (None, "dla", V11_4_1, True, RestType(FP16)),
+        (None, "dla", V11_4_1, True, RestType(FP16, for_dla=True)),
+        (None, "dla", V11_4_1, False, RestType(FP16, for_dla=True)),  # scales are estimated, and FP32 runs on the GPU
+        ("fp32", "dla", V11_4_1, True, RestType(FP32, DLA_FP32_NOTE, for_dla=True)),
         ("fp32", "gpu", V11, True, RestType(FP32)),
         ("fp32", "gpu", V8, False, RestType(FP32)),
         ("fp16", "gpu", None, True, RestType(FP16)),
         ("fp16", "gpu", V10, True, RestType(FP16)),
         ("bf16", "gpu", V11, True, RestType(BF16)),
         ("fp16", "rtx", None, True, RestType(FP16)),
-        ("fp16", "dla", V11_4_1, True, RestType(FP16)),
+        ("fp16", "dla", V11_4_1, True, RestType(FP16, for_dla=True)),
     ],
 )
 def test_choice(asked: Any, target: str, version: TrtVersion | None, known: bool, expected: RestType) -> None:
@@ -48,6 +50,7 @@ def test_choice(asked: Any, target: str, version: TrtVersion | None, known: bool
         ("bf16", "gpu", TrtVersion(9, 0, 0), True, r"--rest bf16: TensorRT 9\.0\.0 chooses"),
         ("fp16", "dla", None, True, r"--rest fp16: a DLA takes types from the file from TensorRT 11\.4\.1 on"),
         ("fp16", "dla", V10, True, r"give --trt-version 11\.4\.1"),
+        ("bf16", "dla", V11_4_1, True, r"--rest bf16: a DLA runs FP16 and INT8, no BF16; leave it out"),
         ("fp16", "gpu", V11, False, r"which operators can be FP16 depends on their values.*give --data or --scales"),
         ("int8", "gpu", None, True, r"--rest int8: is not a float type; choose fp16, bf16, fp32"),
     ],
@@ -58,7 +61,7 @@ def test_refusals(asked: Any, target: str, version: TrtVersion | None, known: bo
 
 
 def test_what_is_said_is_one_line_each() -> None:
-    assert all("\n" not in note and "--" in note for note in (TYPED_NOTE, NO_VALUES_NOTE, RTX_NOTE))
+    assert all("\n" not in note and "--" in note for note in (TYPED_NOTE, NO_VALUES_NOTE, RTX_NOTE, DLA_FP32_NOTE))
 
 
 @pytest.mark.parametrize(("kind", "name", "half"), [(FP16, "fp16", True), (BF16, "bf16", True), (FP32, "fp32", False)])

@@ -270,3 +270,14 @@ def test_a_cache_of_another_export_is_refused_with_a_way_out(tmp_path: Path) -> 
     forced = graft(model, cache, GraftOptions(force=True))
     assert any("another export" in note for note in forced.notes)
     assert not any("another export" in note for note in graft(model, cache_of("x", "c", "n")).notes)
+
+
+def test_a_cache_of_an_older_dla_goes_to_one_that_takes_pairs() -> None:
+    names = list(all_names(model_of(NET)))
+    dla = GraftOptions(PlanOptions("dla", "11.4.1", float_heads="none"))
+    result = graft(model_of(NET), cache_of(*names), dla)
+    assert result.rest is not None and result.rest.choice.assignment.for_dla
+    assert len(activations(result.model)) > len(activations(grafted(NET, *names).model)), "every tensor has a pair"
+    for version in (None, "8502", "10.3"):
+        with pytest.raises(QdqError, match=r"takes Q/DQ from TensorRT 11\.4\.1 on"):
+            graft(model_of(NET), cache_of(*names), GraftOptions(PlanOptions("dla", version)))
