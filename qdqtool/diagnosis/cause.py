@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from qdqtool.display import Cells, Displayed, counted, named
+from qdqtool.display import Cells, Displayed, counted, finite_only, named
+from qdqtool.evaluation.bootstrap import UNKNOWN, Interval
 from qdqtool.recipe.values import OptionValue, RecipeStep
 
 CauseName = Literal[
@@ -133,12 +134,14 @@ class LossCauses(Displayed):
             measured.
         samples: how many the loss and the gains were measured on.
         notes: sentences: what was not measured, and why.
+        interval: of the loss, 95 %.
     """
 
     causes: tuple[Cause, ...]
     loss: float | None
     samples: int
     notes: tuple[str, ...] = ()
+    interval: Interval = UNKNOWN
 
     @property
     def unexplained(self) -> bool:
@@ -155,9 +158,8 @@ class LossCauses(Displayed):
 
     def summary(self) -> list[str]:
         """The loss, a few lines for each cause, the notes."""
-        lost = (
-            [] if self.loss is None else [f"loss at the outputs: {self.loss:.4g} ({counted(self.samples, 'sample')})"]
-        )
+        of = f"{self.interval.phrase()}{counted(self.samples, 'sample')}"
+        lost = [] if self.loss is None else [f"loss at the outputs: {self.loss:.4g} ({of})"]
         lost += ["no cause of it was found"] if self.unexplained else []
         return [*lost, *(line for one in self.causes for line in one.summary()), *self.notes]
 
@@ -170,6 +172,7 @@ class LossCauses(Displayed):
         """The causes as JSON values."""
         return {
             "loss": self.loss,
+            **finite_only({"low": self.interval.low, "high": self.interval.high}),
             "samples": self.samples,
             "causes": [one.to_json() for one in self.causes],
             "notes": list(self.notes),

@@ -108,7 +108,7 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
         ranked += sorted(causes, key=lambda one: (not one.refused, one.gain is None, -(one.gain or 0.0)))
     if all(one.gain is not None for one in ranked):
         ranked.sort(key=lambda one: -(one.gain or 0.0))
-    return LossCauses(tuple(ranked), found.loss, len(found.reference.samples), notes)
+    return LossCauses(tuple(ranked), found.loss, len(found.reference.samples), notes, found.figure.interval)
 
 
 def _hidden_by_each_other(
@@ -163,7 +163,7 @@ def look(
             largest[name] = max(largest.get(name, 0.0), math.inf if one.has_inf else float(one.amax))
     context.largest = largest
     reference = OutputReference.of(observable, filed(pick_samples(halves[-1], loader.inputs, _SAMPLES)))
-    int8_loss = reference.loss(context.wide)
-    loss = reference.loss(as_run(model)) if context.has_halves else int8_loss
+    loss = reference.figure(as_run(model) if context.has_halves else context.wide)
+    int8_loss = reference.loss(context.wide) if context.has_halves else loss.value
     found = Evidence(context, observable, loader, halves[0], reference, loss, int8_loss, histograms)
     return found, (*said, *loader.notes)

@@ -16,6 +16,7 @@ from qdqtool.amax.methods import amax_mse, predicted_sqnr
 from qdqtool.calibration.engine import WantedScales, calibrate_scales
 from qdqtool.conditioning.channel_histograms import ChannelSpectrum
 from qdqtool.data.loader import Batch, DataLoader
+from qdqtool.evaluation.metrics import Figure
 from qdqtool.formats import FP8, INT8, NumberFormat
 from qdqtool.graph.heads import Head
 from qdqtool.graph.model import Model
@@ -116,7 +117,7 @@ class Evidence:
         loader: the data.
         calibrating: the half of the data that ranges are taken from; all of them where they are a single batch.
         reference: samples of the other half, and what the float model gives for them.
-        loss: of the Q/DQ model at its outputs, as it is run, FP16 and BF16 rounded.
+        figure: the loss of the Q/DQ model at its outputs, as it is run, FP16 and BF16 rounded.
         int8_loss: the same with everything but INT8 in FP32.
         histograms: tensor -> its values in the float model, on the half that ranges are taken from.
     """
@@ -126,9 +127,14 @@ class Evidence:
     loader: DataLoader
     calibrating: Iterable[Batch]
     reference: OutputReference
-    loss: float
+    figure: Figure
     int8_loss: float
     histograms: Mapping[str, Histogram]
+
+    @property
+    def loss(self) -> float:
+        """`figure` without its interval."""
+        return self.figure.value
 
     @property
     def model(self) -> Model:

@@ -35,6 +35,13 @@ class Interval:
         """As tables print it; "-" where there is none."""
         return f"{four_decimals(self.low)} to {four_decimals(self.high)}" if self.known else "-"
 
+    def phrase(self) -> str:
+        """What stands before the number of samples, behind a figure of four digits; "" where there is none."""
+        return f"95 %: {self.low:.2g} to {self.high:.2g}, " if self.known else ""
+
+
+UNKNOWN = Interval(math.nan, math.nan)
+
 
 def draws(images: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator[Int64]:
     """How often each image is drawn, in blocks of resamples: int64[b, images], every row sums to `images`."""
@@ -76,6 +83,27 @@ def interval(value: float, drawn: Float64, level: float = LEVEL) -> Interval:
     """
     held = drawn[~np.isnan(drawn)]
     if not len(held):
-        return Interval(float("nan"), float("nan"))
+        return UNKNOWN
     low, high = np.quantile(held, [(1 - level) / 2, (1 + level) / 2]) - held.mean()
     return Interval(value + float(low), value + float(high))
+
+
+def student_interval(value: float, each: Float64) -> Interval:
+    """The interval of a figure from 0 to 1 that is the mean of what few samples give: Student's t, clipped to 0 and 1.
+
+    A bootstrap of eight samples is too narrow by a third. The quantile is Fisher's expansion around the normal one
+    (Abramowitz and Stegun, 26.7.5).
+
+    Args:
+        value: the figure.
+        each: float64[n], of each sample.
+    """
+    free = len(each) - 1
+    if free < 1:
+        return UNKNOWN
+    normal = 1.959964
+    quantile = (
+        normal + (normal**3 + normal) / (4 * free) + (5 * normal**5 + 16 * normal**3 + 3 * normal) / (96 * free**2)
+    )
+    half = quantile * float(np.std(each, ddof=1)) / math.sqrt(len(each))
+    return Interval(max(0.0, value - half), min(1.0, value + half))

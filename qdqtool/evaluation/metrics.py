@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.display import counted, finite_only, four_decimals
-from qdqtool.evaluation.bootstrap import RESAMPLES, SEED, Interval, bootstrap, interval
+from qdqtool.evaluation.bootstrap import RESAMPLES, SEED, UNKNOWN, Interval, bootstrap, interval
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class Figure:
 
 def certain(value: float) -> Figure:
     """A number without an interval."""
-    return Figure(value, Interval(math.nan, math.nan))
+    return Figure(value, UNKNOWN)
 
 
 def loss_in_words(metric: str, loss: Figure, samples: int) -> str:

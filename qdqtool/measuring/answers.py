@@ -20,6 +20,7 @@ from qdqtool.evaluation.samples import Chunk, geometry_of_array
 from qdqtool.evaluation.tasks import BoxAgreement, ClassNearness, Task, TaskOptions, task_of_boxes, unlabeled_task
 from qdqtool.graph.model import Model
 from qdqtool.graph.model_bytes import size_of
+from qdqtool.measuring.output_loss import FloatOutputs
 from qdqtool.runtime.executor import Executor
 
 Reads = Literal["classes", "boxes", ""]
@@ -77,8 +78,18 @@ class Answers:
     provider: str = "cpu"
 
     @classmethod
-    def of(cls, model: Model, samples: Sequence[Batch], where: object = "model", provider: str = "cpu") -> Answers:
-        """Run the float model; a large one, and one that onnxruntime runs in part, has no answers."""
+    def of(
+        cls,
+        model: Model,
+        samples: Sequence[Batch],
+        where: object = "model",
+        provider: str = "cpu",
+        outputs: FloatOutputs | None = None,
+    ) -> Answers:
+        """Run the float model; a large one, and one that onnxruntime runs in part, has no answers.
+
+        `outputs` takes its outputs on the way.
+        """
         if not samples or size_of(model.proto) > MOST_BYTES or len(model.files) > 1:
             return cls()
         try:
@@ -89,7 +100,7 @@ class Answers:
             if chosen.unread is not None:
                 return cls()
             task: Task = chosen.task if isinstance(chosen.task, BoxAgreement) else ClassNearness()
-            found = tuple(_read(task, run, chunks, first))
+            found = tuple(_read(task, run, chunks, outputs, first))
         except QdqError:
             return cls()
         reads: Reads = "boxes" if isinstance(task, BoxAgreement) else "classes"
@@ -97,12 +108,15 @@ class Answers:
             return cls(reads)  # no box that the other model could have lost
         return cls(reads, task, chunks, found, where, provider)
 
-    def loss(self, model: Model) -> AnswerLoss | None:
-        """What the answers of a form of the model lose; None where there are none to compare."""
+    def loss(self, model: Model, outputs: FloatOutputs | None = None) -> AnswerLoss | None:
+        """What the answers of a form of the model lose; None where there are none to compare.
+
+        `outputs` takes its outputs on the way.
+        """
         if self.task is None:
             return None
         try:
-            found = _read(self.task, Executor(model, where=self.where, provider=self.provider), self.chunks)
+            found = _read(self.task, Executor(model, where=self.where, provider=self.provider), self.chunks, outputs)
         except QdqError:
             return None
         before, after = (resampled_figure(self.task.measure(one, self.found)) for one in (self.found, found))
@@ -114,11 +128,19 @@ def _chunk(sample: Batch) -> Chunk:
     return Chunk(sample, (geometry_of_array(first),) * max(1, row_count(sample)))
 
 
-def _read(task: Task, run: Executor, chunks: Sequence[Chunk], first: Mapping[str, Any] | None = None) -> list[Any]:
+def _read(
+    task: Task,
+    run: Executor,
+    chunks: Sequence[Chunk],
+    taken: FloatOutputs | None,
+    first: Mapping[str, Any] | None = None,
+) -> list[Any]:
     """What a model finds, sample by sample; `first` are its outputs for the first chunk, where they are known."""
     found: list[Any] = []
-    for chunk in chunks:
+    for at, chunk in enumerate(chunks):
         outputs = run.run(chunk.batch) if first is None else first
         first = None
+        if taken is not None:
+            taken.take(at, outputs)
         found += task.read(outputs, {}, chunk, len(found))
     return found

@@ -57,17 +57,20 @@ def auto_table(
     return replace(table, scales=scales, decisions=decisions, provenance=run)
 
 
-def source_of(model: ObservableModel, loader: Iterable[Batch]) -> ChoiceSource:
+def source_of(model: ObservableModel, loader: Iterable[Batch], judged: int = SHADOW_SAMPLES) -> ChoiceSource:
     """What `choose` needs but for histograms: `SHADOW_SAMPLES` samples picked by what they hold.
+
+    `judged`: how many are picked for `ChoiceSource.judged`, these among them.
 
     Raises:
         QdqError: the data gives nothing.
     """
     inputs = loader.inputs if isinstance(loader, DataLoader) else inputs_of(model.model.graph)
-    samples = filed(pick_samples(loader, inputs, SHADOW_SAMPLES))  # they wait while scales and layers are chosen
+    count = judged if rows_of_run(inputs) == 1 else SHADOW_SAMPLES
+    samples = filed(pick_samples(loader, inputs, count))  # they wait while scales and layers are chosen
     if not samples:
         raise QdqError("data", "is empty when it is iterated again", "--method auto iterates it twice: give a list")
-    return ChoiceSource(model, samples, {})
+    return ChoiceSource(model, samples[:SHADOW_SAMPLES], {}, judged=samples)
 
 
 def filed_histograms(histograms: Mapping[str, Histogram]) -> dict[str, Histogram]:

@@ -7,7 +7,7 @@ A guide for choices on calibration images, not a figure of quality: that takes l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from qdqtool.data.loader import Batch
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.bootstrap import student_interval
+from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.model import Model
-from qdqtool.measures import channel_loss
+from qdqtool.measures import channel_loss, sample_losses
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
 from qdqtool.runtime.sample_pass import pass_samples
@@ -98,28 +100,49 @@ class OutputReference:
 
     def loss(self, model: Model) -> float:
         """What a form of the model loses; see `loss_of`."""
+        return self.loss_of(self._run(model))
+
+    def figure(self, model: Model, given: FloatOutputs | None = None) -> Figure:
+        """What a form of the model loses, with its 95 % interval: how it moves with the samples (`sample_losses`).
+
+        `given`: its outputs, where it was run on these samples.
+        """
+        made = None if given is None else given.of(len(self.samples))
+        got = self._ordered(self._run(model) if made is None else made)
+        losses = [channel_loss(wanted, arrays) for wanted, arrays in self._pairs(got)]
+        each = np.mean([sample_losses(wanted, arrays) for wanted, arrays in self._pairs(got)], axis=0)
+        value = sum(losses) / len(losses)
+        return Figure(value, student_interval(value, each * (value / each.mean()) if each.any() else each))
+
+    def _run(self, model: Model) -> Sequence[Sequence[Array]]:
+        """Per sample, what a form of the model gives for each output."""
         ready = with_weight_values(model, self.provider, self.where)
         if _float_bytes(ready) <= _LARGE_BYTES:
             activations = OrtActivations.of(ready, ready.chosen(self.outputs), few_runs=True)
-            return self.loss_of(_outputs(activations, self.samples, self.outputs))
+            return _outputs(activations, self.samples, self.outputs)
         taken: list[dict[str, Float32]] = [{} for _ in self.samples]
         pass_samples(ready, ready.chosen(self.outputs), self.samples, lambda at, made: taken[at].update(made))
-        return self.loss_of([[made[name] for name in self.outputs] for made in taken])
+        return [[made[name] for name in self.outputs] for made in taken]
 
     def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:
         """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`."""
-        if self.picked:
-            got = [self._in_order(wanted, one) for wanted, one in zip(self.wanted, got, strict=True)]
-        losses = [
-            channel_loss([arrays[index] for arrays in self.wanted], [one[index] for one in got])
-            for index in range(len(self.outputs))
-        ]
+        losses = [channel_loss(wanted, arrays) for wanted, arrays in self._pairs(self._ordered(got))]
         return sum(losses) / len(losses)
 
-    def _in_order(self, wanted: Sequence[Float32], got: Sequence[npt.NDArray[np.floating]]) -> list[Float32]:
-        """The outputs of one sample, rows that a TopK picked in the order of the float model's."""
-        ours, theirs = (dict(zip(self.outputs, arrays, strict=True)) for arrays in (wanted, got))
-        return list(in_order(self.picked, ours, theirs).values())
+    def _pairs(self, got: Sequence[Sequence[Array]]) -> Iterator[tuple[list[Array], list[Array]]]:
+        """Of each output, what is wanted and what came, sample by sample."""
+        for index in range(len(self.outputs)):
+            yield [arrays[index] for arrays in self.wanted], [arrays[index] for arrays in got]
+
+    def _ordered(self, got: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
+        """Outputs whose rows a TopK picked have them in the order of the float model's."""
+        if not self.picked:
+            return got
+        pairs = [
+            [dict(zip(self.outputs, arrays, strict=True)) for arrays in both]
+            for both in zip(self.wanted, got, strict=True)
+        ]
+        return [list(in_order(self.picked, *both).values()) for both in pairs]
 
 
 def _float_bytes(model: ObservableModel) -> int:

@@ -49,6 +49,7 @@ class ChoiceSource:
         histograms: of all data, for every tensor that may be a point.
         counted: how many samples the histograms hold.
         outputs: takes what the float model gives for the first samples, from the pass that runs them.
+        judged: what the loss of a written model is measured on: `samples`, and more where they are cheap.
     """
 
     model: ObservableModel
@@ -56,6 +57,7 @@ class ChoiceSource:
     histograms: Mapping[str, Histogram]
     counted: int = 0
     outputs: FloatOutputs | None = None
+    judged: Sequence[Batch] = ()
 
 
 @dataclass(frozen=True)

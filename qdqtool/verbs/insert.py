@@ -226,7 +226,8 @@ def insert(
             run = replace(run, ranges=known, reference=measured.reference)
         typed = choose_rest(quantized.model, rest, scaled.known, run)
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
-    lost, costs = judge_typed(quantized.model, typed, form, measured, builder)
+    limited = options.max_output_loss is not None
+    lost, costs = judge_typed(quantized.model, typed, form, measured, builder, limited=limited)
     dla = _on_dla(quantized, typed, options.plan, rewritable)
     return InsertResult(
         model=give_typed(

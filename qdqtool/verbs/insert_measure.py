@@ -226,8 +226,13 @@ def judge_typed(
     form: QuantizedForm,
     measured: InsertMeasurement,
     builder: CostBuilder | None,
+    *,
+    limited: bool = False,
 ) -> tuple[OutputLoss | None, Int8Costs | None]:
-    """What the model with its types loses at its outputs, and what its engine costs; before it is written."""
+    """What the model with its types loses at its outputs, and what its engine costs; before it is written.
+
+    `limited`: whether `--max-output-loss` was asked for.
+    """
     meter = measured.meter
     if meter is None and builder is None:
         return None, None
@@ -235,7 +240,7 @@ def judge_typed(
     judged = model if typed is None else typed.apply(model)
     searched = measured.search if measured.same_model and not is_typed(judged) else None
     run = typed.forms[1] if typed is not None and typed.forms is not None else as_run(judged)
-    lost = None if meter is None else meter.measure(run, form, searched, known)
+    lost = None if meter is None else meter.measure(run, form, searched, known, limited=limited)
     return lost, None if builder is None else builder.costs(judged)
 
 

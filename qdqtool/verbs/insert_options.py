@@ -224,7 +224,7 @@ class InsertResult(Displayed, Generic[ModelT]):
         """Whether the loss at the outputs is larger than was asked for, or was not measured though it was asked for."""
         if self.max_output_loss is None:
             return False
-        loss = self.output_loss.value if self.output_loss is not None else None
+        loss = None if self.output_loss is None else self.output_loss.searched
         return loss is None or loss > self.max_output_loss
 
     @property

@@ -19,7 +19,6 @@ from qdqtool.calibration.tensorrt.backend import BACKENDS, Calibrated, Request
 from qdqtool.calibration.tensorrt.calibrator import TensorrtBackend
 from qdqtool.calibration.tensorrt.input_shapes import fix_inputs
 from qdqtool.data.loader import DataLoader, inputs_of, open_loader
-from qdqtool.data.single_samples import first_samples
 from qdqtool.dla.assignment import dla_findings
 from qdqtool.emit.write_files import CacheJob, check_kinds, emit_places, emitted_texts, float_layers, write_emitted
 from qdqtool.errors import QdqError
@@ -34,16 +33,14 @@ from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
 from qdqtool.match.plan import PlanOptions
 from qdqtool.match.shared_scales import take_shared_scales
-from qdqtool.measuring.answers import MOST_BYTES, Answers
-from qdqtool.measuring.keep_float import OutputLoss
-from qdqtool.measuring.output_loss import OutputReference
+from qdqtool.measuring.answers import MOST_BYTES
+from qdqtool.measuring.keep_float import LossMeter, OutputLoss, samples_of
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.precision.widen import as_fp32
 from qdqtool.quantizing.plan import plan_pairs
 from qdqtool.rulebook import RuleBook
 from qdqtool.runtime.activations import ObservableModel
-from qdqtool.runtime.executor import Executor
 from qdqtool.runtime.float_tensors import check_all_in_reach
 from qdqtool.scales import ScaleTable
 from qdqtool.trtversion import require_cache_for
@@ -55,11 +52,7 @@ from qdqtool.verbs.simulate_options import SimulateOptions
 if TYPE_CHECKING:
     from qdqtool.calibration.tensorrt.backend import Backend
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.measuring.keep_float import OutputLoss
     from qdqtool.trtversion import TrtVersion
-
-SAMPLES = 4
-ANSWERED = 8  # samples whose best classes or boxes are compared
 
 
 def ptq(
@@ -299,13 +292,8 @@ def cache_loss(
         return OutputLoss(None, reason="the model is large")
     try:
         simulated = simulated_model(opened.proto, SimulateOptions(on[0], on[1], cache=cache))
-        answered = first_samples(loader, ANSWERED)
-        samples = [dict(batch) for batch in first_samples(answered, SAMPLES)]
         plain, judged = (Model(one, simulated.folder) for one in (simulated.plain, simulated.model))
-        reference = OutputReference.of(ObservableModel(plain, provider, opened.name), samples)
-        executor = Executor(judged, reference.outputs, opened.name, provider)
-        got = [tuple(found[name] for name in reference.outputs) for found in map(executor.run, samples)]
-        answers = Answers.of(plain, list(map(dict, answered)), opened.name, provider)
+        meter = LossMeter.of(samples_of(ObservableModel(plain, provider, opened.name), loader))
     except QdqError as error:
         return OutputLoss(None, reason=error.reason)
-    return OutputLoss(reference.loss_of(got), len(samples), "", answers.loss(judged), answers.reads)
+    return meter.measure(judged)

@@ -14,7 +14,7 @@ from qdqtool.display import counted, figure, four_decimals
 from qdqtool.engine.cost import Forecast
 from qdqtool.engine.totals import EngineTotals
 from qdqtool.evaluation.loss_scale import WORDS, word_of
-from qdqtool.evaluation.metrics import certain, loss_in_words
+from qdqtool.evaluation.metrics import Figure, loss_in_words
 from qdqtool.linting.checks import check_named
 from qdqtool.linting.finding import Finding, by_code, counts, format_counts
 from qdqtool.reporting.sections import Card, types_svg
@@ -174,8 +174,9 @@ def _losses(facts: VerdictFacts) -> list[Card]:
         if name != "agreement1":
             return cards
     if found.causes is not None and found.causes.loss is not None:
-        word = word_of("outputs", certain(found.causes.loss))
-        more = f"0: as the FP32 model; {counted(found.causes.samples, 'sample')}. {WORDS[word].capitalize()}"
+        word = word_of("outputs", Figure(found.causes.loss, found.causes.interval))
+        span = f"95 % interval {found.causes.interval.text()}; " if found.causes.interval.known else ""
+        more = f"{span}0: as the FP32 model; {counted(found.causes.samples, 'sample')}. {WORDS[word].capitalize()}"
         cards.append(Card("Loss at the outputs", _figure(found.causes.loss), more, _MOODS.get(word, "")))
     elif found.outputs:
         worst = min(found.outputs, key=lambda one: one.sqnr if one.sqnr == one.sqnr else -math.inf)

@@ -54,6 +54,7 @@ def said(model: Path, samples: Path, out: Path, way: str) -> dict[str, Any]:
     answers = None if found is None else found.answers
     return {
         "outputs": None if found is None else found.value,
+        "outputs_high": None if found is None else found.interval.high,
         "metric": None if answers is None else answers.metric,
         "answers": None if answers is None else answers.loss.value,
         "high": None if answers is None else answers.loss.interval.high,
@@ -109,7 +110,7 @@ def judged(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[dict[str, Any
     found = []
     for row in rows:
         others = [one for one in rows if one["model"] != row["model"]]
-        high = row["high"] if key == "answers" else row[key]
+        high = row["high" if key == "answers" else "outputs_high"]
         found.append((row, word(row[key], high, *bounds(others, key))))
     return found
 

@@ -58,7 +58,9 @@ def test_the_figure_is_always_there(capsys: Capsys, tmp_path: Path, words: tuple
     model = write_net(tmp_path)
     said = run(capsys, "insert", model, "--data", tmp_path / "d.npz", *words)
     (line,) = [line for line in said.out.splitlines() if line.startswith("loss at the outputs: ")]
-    assert said.code == 0 and line.endswith(" (0: none, 1: all signal lost; 4 calibration samples)")
+    assert said.code == 0 and re.search(
+        r" \(0: none, 1: all signal lost; 95 %: [\d.e-]+ to [\d.e-]+, 6 calibration samples\)$", line
+    )
     assert 0.0 < float(line.split()[4]) < LARGE_LOSS and "may lose much" not in said.err
 
 

@@ -158,7 +158,7 @@ def test_with_data_the_cause_of_a_loss_is_named_with_the_command_that_mends_it(f
     assert run(capsys, "insert", folder / "m.onnx", "--data", folder / "other.npy", "-o", model, "-q").code == 0
     asked = ("lint", model, "--data", folder / "x.npy")
     lines = run(capsys, *asked).out.splitlines()
-    assert re.fullmatch(r"loss at the outputs: [01.]\d* \(4 samples\)", lines[0])
+    assert re.fullmatch(r"loss at the outputs: [01.]\d* \(95 %: [\d.e-]+ to [\d.e-]+, 4 samples\)", lines[0])
     assert lines[1].startswith("preprocessing: the range of the input x ends at 0.0")
     (step,) = [shlex.split(line.removeprefix("next: ")) for line in lines if line.startswith("next: ")]
     assert step[-2:] == ["-o", str(folder / "odd.mended.qdq.onnx")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.evaluation import bootstrap as room
-from qdqtool.evaluation.bootstrap import bootstrap, draws, interval
+from qdqtool.evaluation.bootstrap import bootstrap, draws, interval, student_interval
 
 
 def test_every_draw_takes_as_many_images_as_there_are() -> None:
@@ -56,3 +56,12 @@ def test_one_image_has_no_interval() -> None:
     assert not found.known and found.text() == "-"
     two = interval(0.5, bootstrap(lambda weights: weights @ np.array([0.4, 0.6]) / 2, 2))
     assert two.known and two.text() == f"{two.low:.4f} to {two.high:.4f}"
+
+
+def test_few_samples_have_a_wider_interval_than_a_normal_one() -> None:
+    """Student's t of 7 degrees of freedom is 2.365; a figure from 0 to 1 has no interval beyond."""
+    each = np.array([0.4, 0.6] * 4)
+    half = 2.365 * np.std(each, ddof=1) / math.sqrt(8)
+    assert student_interval(0.5, each).high == pytest.approx(0.5 + half, abs=1e-3)
+    assert student_interval(0.01, each).low == 0 and student_interval(0.99, each).high == 1
+    assert not student_interval(0.5, each[:1]).known

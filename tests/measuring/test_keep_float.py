@@ -14,7 +14,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.measuring.answers import AnswerLoss
-from qdqtool.measuring.keep_float import LossMeter, OutputLoss
+from qdqtool.measuring.keep_float import LossMeter, OutputLoss, judged_samples
 from qdqtool.measuring.output_loss import LARGE_LOSS, OutputReference
 from qdqtool.measuring.policies import keep_most_harmful
 from qdqtool.measuring.search_result import SearchResult
@@ -32,7 +32,7 @@ def search() -> SearchResult:
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> LossMeter:
     """A meter whose measurement always gives 0.5."""
-    monkeypatch.setattr(OutputReference, "loss", lambda self, model: 0.5)
+    monkeypatch.setattr(OutputReference, "figure", lambda self, *_: certain(0.5))
     return LossMeter(reference_of(quantized(residual_net(4)).source))
 
 
@@ -83,6 +83,27 @@ def test_a_form_has_the_second_pairs_that_are_written() -> None:
     assert alone is not None and alone < runner.base_loss()
 
 
+def test_more_samples_than_a_search_runs_have_a_loss_of_their_own(search: SearchResult) -> None:
+    """The limit holds for what the search ran; what is said is of all samples, with its interval."""
+    source = quantized(residual_net(4)).source
+    reference = reference_of(source)
+    more = [*source.samples, *({"x": -one["x"]} for one in source.samples)]
+    judged = OutputReference.of(source.model, more)
+    found = LossMeter(reference, judged=judged).measure(Model(residual_net(4)), search.form, search, limited=True)
+    assert (found.samples, found.searched) == (8, search.loss) and search.loss > 0
+    assert found.value == 0 and (found.interval.low, found.interval.high) == (0, 0), "the float model itself"
+    assert found.summary().endswith("on the samples of the search, for which the limit holds")
+
+
+def test_cheap_samples_are_judged_by_more_of_them() -> None:
+    """8 to 32: by multiply-adds, 8 where they are not known."""
+    sized = [
+        f"agraph (float[1,64,{side},{side}] x) => (y) <float[64,64,3,3] w> {{ y = Conv(x, w) }}"
+        for side in (8, 40, 400, "H")
+    ]
+    assert [judged_samples(GraphView(model_of(text).graph)) for text in sized] == [32, 18, 8, 8]
+
+
 def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
     assert search.form is not None
     found = LossMeter(None, "no output").measure(Model(residual_net(4)), search.form, search)
@@ -90,7 +111,9 @@ def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
     assert np.isfinite(search.loss)
 
 
-@pytest.mark.parametrize(("value", "told"), [(None, False), (0.0, False), (0.01, False), (0.02, True), (0.12, True)])
+@pytest.mark.parametrize(
+    ("value", "told"), [(None, False), (0.0, False), (0.01, False), (0.02, False), (0.03, True), (0.12, True)]
+)
 def test_a_loss_that_a_task_may_feel_is_told(value: float | None, told: bool) -> None:
     found = OutputLoss(value, 4).hint()
     assert bool(found) == told
