@@ -13,7 +13,6 @@ from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.loss_steps import likely_cause, lose_less, measured_first, peeled_first
 from qdqtool.cli.next_steps import after_insert, conditioned_insert, insert_with_more_float, ranked_operators
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
-from qdqtool.display import counted
 from qdqtool.errors import QdqError, printable
 from qdqtool.match.options import KeepFloat, PlanOptions
 from qdqtool.rtxversion import RTX_HONESTY, RTX_TARGET
@@ -67,13 +66,12 @@ def run(args: argparse.Namespace) -> int:
     print_notes(result.table, args)
     for note in (*result.notes, *_of_target(options.plan)):
         warn(note, args, kind="note")
-    for warning in result.warnings:
+    for warning in result.build_warnings:
         warn(warning, args)
     if result.overwrites:  # whatever --quiet says: what is lost is not made again in a second
-        lost = f"{result.model}: replaced a file that held {result.overwrites} by one with estimated scales"
-        write_error(f"qdqtool: warning: {printable(lost)}; -o writes another file")
+        write_error(f"qdqtool: warning: {printable(result.overwrite_warning)}")
     if result.estimated:
-        warn(f"{counted(result.estimated, 'scale')} estimated without data: calibrate with --data, or fine-tune", args)
+        warn(result.estimate_warning, args)
     if args.json:
         print_json(
             {
@@ -99,22 +97,21 @@ def _of_target(plan: PlanOptions) -> list[str]:
 
 def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     """Say where the model loses much, or more than was asked for, and what to try next; the exit code."""
-    large = result.output_loss is not None and result.output_loss.large
-    if not result.misses and not large:
+    if not result.loss_warning:
         return 0
     todo = _to_try(result, args)
     if result.output_loss is not None and not result.misses:
-        best = "best with --labels and other images" if result.output_loss.reads else "tensor by tensor"
-        first = f"calibration images say little of the task, so measure first, {best}: "
+        best = "best with --labels" if result.output_loss.reads else "tensor by tensor"
+        first = f"calibration data say little of the task, so measure first, {best}, "
         first += measured_first(args, Path(str(result.model)), result.output_loss)
         if args.format == "int8":
             first += (
                 f"; for its likely cause: {likely_cause(args, Path(str(result.model)), edited=bool(args.condition))}"
             )
-        warn(f"{result.model}: {result.format_loss()}; {first}; {todo}", args, wrap=True)
+        warn(f"{result.loss_warning}; {first}; {todo}", args, wrap=True)
         return 0
-    miss = f"is not met: {result.format_loss()}; {result.model} is written anyway"
-    write_error(f"qdqtool: warning: --max-output-loss {args.max_output_loss}: {miss}; {todo}", wrap=True)
+    miss = f"{result.loss_warning}; {result.model} is written anyway"
+    write_error(f"qdqtool: warning: {miss}; {todo}", wrap=True)
     return 1
 
 
@@ -215,7 +212,7 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
 
     lines, written = result.summary(), Path(str(result.model))
     if result.output_loss is not None and result.output_loss.hint():
-        lines.append(f"to measure it: {measured_first(args, written, result.output_loss)}")
+        lines.append(f"to measure it, {measured_first(args, written, result.output_loss)}")
         if args.format != MIXED:  # neither edited for one format nor trained
             edited = bool(result.inserted.kept or result.requantized or result.conditioned)
             lines += lose_less(args, written, edited=edited, attends=bool(result.plan.attentions))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.next_steps import data_words, known_preprocess_words, without_option
+from qdqtool.cli.next_steps import data_words, held_out_words, known_preprocess_words, without_option
 from qdqtool.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
@@ -16,20 +16,21 @@ from qdqtool.trtversion import RELEASES, parse
 if TYPE_CHECKING:
     from qdqtool.measuring.keep_float import OutputLoss
 
+OTHERS = "samples that did not calibrate it for TEST"
 _WORD = "conditioned"
 _STEPS = "equalize,smooth"
 _KEEPS_OUTPUTS = frozenset({"equalize", "smooth", "shift"})  # steps that leave FP32 outputs as they are
 
 
 def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) -> str:
-    """What was written beside the float model on the user's data: `evaluate`, or `compare` where nothing decodes."""
-    data = data_words(args, calibrates=False)
+    """What was written beside the float model on other data: `evaluate`, or `compare` where nothing decodes."""
+    data = held_out_words(args)
     before = "FP32.onnx" if args.requantize else file_word(args.model)
     if loss.reads:
         line = command("evaluate", file_word(written), "--baseline", before, *data)
     else:
         line = command("compare", before, file_word(written), *data)
-    return f"with your float model for {before}: {line}" if args.requantize else line
+    return f"with {f'your float model for {before}, ' if args.requantize else ''}{OTHERS}: {line}"
 
 
 def likely_cause(args: argparse.Namespace, written: Path, *, edited: bool = False) -> str:
@@ -39,14 +40,14 @@ def likely_cause(args: argparse.Namespace, written: Path, *, edited: bool = Fals
 
 
 def measured_cache(args: argparse.Namespace, cache: Path, loss: OutputLoss) -> str:
-    """A plain model with its cache beside the float model: `evaluate`, or `simulate` where nothing decodes."""
+    """A plain model with its cache beside the float model on other data: `evaluate`, or `simulate`."""
     words = [
         file_word(args.model),
         *option("--cache", cache),
         *(option("--baseline", args.model) if loss.reads else []),
     ]
     words += [] if args.target == "gpu" else ["--target", args.target]
-    return command("evaluate" if loss.reads else "simulate", *words, *data_words(args, calibrates=False))
+    return f"with {OTHERS}: {command('evaluate' if loss.reads else 'simulate', *words, *held_out_words(args))}"
 
 
 def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:

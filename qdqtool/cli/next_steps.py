@@ -54,6 +54,12 @@ def data_words(args: argparse.Namespace, *, calibrates: bool = True) -> list[str
     return words + _given(args, {**defaults_of(DataOptions), **of_runs})
 
 
+def held_out_words(args: argparse.Namespace) -> list[str]:
+    """The options that name other data for a figure, which calibration data flatters: TEST, read as the user's are."""
+    defaults = defaults_of(DataOptions)
+    return ["--data", "TEST", *_given(args, {name: defaults[name] for name in ("preprocess", "batch")})]
+
+
 def known_preprocess_words(args: argparse.Namespace) -> list[str]:
     """The preprocessing that the model's file says, for a command on the peeled file, which does not say it."""
     from qdqtool.data.pixel_arrays import holds_images
@@ -247,7 +253,7 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
         known = args.teacher or (args.model if result.was_plain else None)
         before, judged = "FP32.onnx" if known is None else file_word(known), file_word(result.model)
         data, samples = (
-            ["--data", "TEST", *_given(args, {"preprocess": None})],
+            held_out_words(args),
             "samples that did not train it for TEST",
         )
         samples += "" if known is not None else ", the FP32 model for FP32.onnx"

@@ -67,7 +67,7 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
     if result.output_loss is None or not result.output_loss.large or result.path is None:
         return
     measure = measured_cache(args, result.path, result.output_loss)
-    first = f"calibration images say little of the task, so measure first: {measure}"
+    first = f"calibration data say little of the task, so measure first, {measure}"
     less = f"to lose less: {cache_that_loses_less(args, result.path)}"
     loss, *figures = result.output_loss.warning("INT8")
     warn("; ".join([f"{result.path}: {loss}", *figures, first, less]), args, wrap=True)
@@ -113,7 +113,7 @@ def _summary(args: argparse.Namespace, result: PtqResult, version: TrtVersion) -
 
     files, lines = (args.model, result.path), result.summary()
     if result.output_loss is not None and result.output_loss.hint() and result.path is not None:
-        lines.append(f"to measure it: {measured_cache(args, result.path, result.output_loss)}")
+        lines.append(f"to measure it, {measured_cache(args, result.path, result.output_loss)}")
     if "trtexec" in result.emitted:
         tells_all = not result.layers or has_flag("--layerPrecisions", version)
         return [*lines, *after_script(args, files, version, result.emitted, tells_all=tells_all)]

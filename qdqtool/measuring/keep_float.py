@@ -112,6 +112,11 @@ class OutputLoss:
         return "" if self.value is None else word_of("outputs", Figure(self.value, self.interval))
 
     @property
+    def sentence(self) -> str:
+        """The word in a sentence."""
+        return WORDS[self.word]
+
+    @property
     def large(self) -> bool:
         """Whether the model may lose much."""
         return self.word == "much"
@@ -122,9 +127,7 @@ class OutputLoss:
 
     def hint(self) -> list[str]:
         """What to say of a loss that a task may feel; empty for less, and for a large one."""
-        if self.word != "some":
-            return []
-        return [WORDS[self.word]]
+        return [self.sentence] if self.word == "some" else []
 
     def warning(self, form: str) -> list[str]:
         """What to say of a large loss in a number format: first the figure that makes it large."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qdqtool.measuring.sensitivity_runner import OperatorLoss, QuantizedForm
 
@@ -69,7 +69,7 @@ class SearchResult:
     runs: int = 0
     untried: tuple[str, ...] = ()
     missed: bool = False
-    form: QuantizedForm | None = None
+    form: QuantizedForm | None = field(default=None, repr=False)
 
     @property
     def loss(self) -> float:

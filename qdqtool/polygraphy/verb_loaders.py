@@ -64,8 +64,6 @@ class InsertQdq(BaseLoader):
             G_LOGGER.info(note)
         for warning in result.warnings:
             G_LOGGER.warning(warning)
-        if result.estimated:
-            G_LOGGER.warning(f"{result.estimated} scales are estimated without data: calibrate with data, or fine-tune")
         return result.model
 
 

@@ -256,7 +256,7 @@ def insert(
         search=measured.search,
         max_output_loss=options.max_output_loss,
         conditioned=bool(options.condition) or bool(edits_of(proto)),
-        warnings=(
+        build_warnings=(
             *too_high,
             *parser_warnings(proto, options.plan.trt_version),
             *([] if dla is None else dla.overflow()),

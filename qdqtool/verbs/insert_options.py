@@ -149,8 +149,8 @@ class InsertResult(Displayed, Generic[ModelT]):
         search: what was tried in float for accuracy; None where nothing was to be.
         max_output_loss: what the loss at the outputs was to be at most.
         conditioned: whether `condition` edited the weights, now or before.
-        warnings: sentences on operators that TensorRT's parser does not import, on an opset that it does not read, and
-            on more DLA subgraphs than a core holds.
+        build_warnings: sentences on operators that TensorRT's parser does not import, on an opset that it does not
+            read, and on more DLA subgraphs than a core holds.
         costs: of the engines before and after, where `build` asked for them: the compiler's plan, not measured.
         rest: which operators have which float type, where what is not INT8 is FP16 or BF16; else None.
         rest_note: a sentence on what another float type would give; empty where there is nothing to say.
@@ -171,7 +171,7 @@ class InsertResult(Displayed, Generic[ModelT]):
     search: SearchResult | None = None
     max_output_loss: float | None = None
     conditioned: bool = False
-    warnings: tuple[str, ...] = ()
+    build_warnings: tuple[str, ...] = ()
     costs: Int8Costs | None = None
     rest: TypedRest | None = None
     rest_note: str = ""
@@ -183,8 +183,9 @@ class InsertResult(Displayed, Generic[ModelT]):
 
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
-        loss = self.output_loss.value if self.output_loss is not None else None
-        phrases = [self.plan.headline()] + ([f"loss at the outputs {loss:.4g}"] if loss is not None else [])
+        phrases = [self.plan.headline()]
+        if self.output_loss is not None and self.output_loss.value is not None:
+            phrases += [f"loss at the outputs {self.output_loss.value:.4g}", self.output_loss.sentence]
         return f"{model_name(self.model)}: {'; '.join(phrases)}"
 
     def summary(self) -> list[str]:
@@ -218,6 +219,32 @@ class InsertResult(Displayed, Generic[ModelT]):
         title = next((point.format.title for point in self.plan.points), "INT8")
         phrases = self.output_loss.warning(title) if self.output_loss.large else [self.output_loss.summary()]
         return "; ".join([*phrases, *(self.search.summary() if self.search is not None else ())])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All that `qdqtool insert` warns of, without the commands that it prints beside the last one."""
+        said = (*self.build_warnings, self.overwrite_warning, self.estimate_warning, self.loss_warning)
+        return tuple(filter(None, said))
+
+    @property
+    def overwrite_warning(self) -> str:
+        """Better scales that the file held before."""
+        lost = f"{self.model}: replaced a file that held {self.overwrites} by one with estimated scales"
+        return f"{lost}; -o writes another file" if self.overwrites else ""
+
+    @property
+    def estimate_warning(self) -> str:
+        """Scales that no data was seen for."""
+        some = counted(self.estimated, "scale")
+        return f"{some} estimated without data: calibrate with --data, or fine-tune" if self.estimated else ""
+
+    @property
+    def loss_warning(self) -> str:
+        """A loss that may be much, or larger than was asked for."""
+        if self.misses:
+            return f"--max-output-loss {self.max_output_loss}: is not met: {self.format_loss()}"
+        large = self.output_loss is not None and self.output_loss.large
+        return f"{model_name(self.model)}: {self.format_loss()}" if large else ""
 
     @property
     def misses(self) -> bool:

@@ -83,10 +83,10 @@ class LintResult(Displayed, Generic[ModelT]):
         return f"{counted(len(self.fixed), 'finding')} repaired, {len(self.findings) or 'none'} left{beside}"
 
     def headline(self) -> str:
-        """How many findings there are of each severity, and of which codes."""
-        if not self.findings:
-            return "nothing found"
-        return f"{format_counts(self.findings)} ({', '.join(by_code(self.findings))})"
+        """How many findings there are of each severity and of which codes, and the likely cause of a loss."""
+        causes = [] if self.causes is None or self.causes.loss is None else [self.causes.headline()]
+        listed = f"{format_counts(self.findings)} ({', '.join(by_code(self.findings))})"
+        return "; ".join([listed if self.findings else "nothing found", *causes])
 
     def summary(self, name: str = "", *, in_full: bool = False) -> list[str]:
         """What `qdqtool lint` prints of the findings, without what to do next.

@@ -13,6 +13,7 @@ from qdqtool import ConditionOptions, InsertOptions, condition, insert
 from qdqtool.errors import QdqError
 from qdqtool.match.plan import PlanOptions
 from qdqtool.measuring import policies
+from qdqtool.measuring.keep_float import OutputLoss
 from qdqtool.metadata import stored_table
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
@@ -140,6 +141,17 @@ def test_a_graph_cut_into_too_many_dla_subgraphs_is_warned_of() -> None:
     ops = "".join(f" t{i + 1} = {'Exp' if i % 2 else 'Tanh'}(t{i})" for i in range(34))
     text = f"g (float[1,4,8,8] x) => (float[1,4,8,8] y) <float[4,4,1,1] w> {{ t0 = Conv(x, w){ops} y = Conv(t34, w) }}"
     plan = PlanOptions(target="dla", trt_version=TrtVersion(11, 4, 1), float_heads="none")
-    (warning,) = insert(model_of(text), options=InsertOptions(plan=plan)).warnings[:1]
+    (warning,) = insert(model_of(text), options=InsertOptions(plan=plan)).build_warnings[:1]
     assert "DLA subgraphs, and a DLA core of Orin holds 16" in warning
-    assert insert(spread(SILU), options=InsertOptions(plan=plan)).warnings == ()
+    assert insert(spread(SILU), options=InsertOptions(plan=plan)).build_warnings == ()
+
+
+def test_a_result_has_the_warnings_that_the_command_line_prints() -> None:
+    result = insert(spread(SILU))
+    assert result.warnings == (result.estimate_warning,) and "estimated without data" in result.estimate_warning
+    lost = replace(result, output_loss=OutputLoss(0.4, 4), overwrites="scales")
+    assert lost.warnings == (lost.overwrite_warning, lost.estimate_warning, lost.loss_warning)
+    assert "may lose much in INT8" in lost.loss_warning and len(repr(lost)) < 300
+    missed = replace(result, output_loss=OutputLoss(0.02, 8, searched=0.03), max_output_loss=0.025)
+    assert missed.misses and "is not met" in missed.loss_warning
+    assert not replace(missed, max_output_loss=0.03).misses

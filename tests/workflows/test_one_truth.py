@@ -130,8 +130,8 @@ def test_the_printed_measurement_fits_the_model_and_runs(
     cached = run(capsys, "ptq", tmp_path / "m.onnx", *data, "--target", "gpu", "--trt-version", "8.6.1")
     for said, verb in zip((inserted, cached), verbs, strict=True):
         assert said.code == 0 and loss_scale.WORDS["some"] in said.out, said.err
-        (line,) = [line for line in said.out.splitlines() if line.startswith("to measure it: qdqtool ")]
-        words = shlex.split(line.split(": qdqtool ")[1])
+        (line,) = [line for line in said.out.splitlines() if line.startswith("to measure it, with samples ")]
+        words = [str(data[1]) if word == "TEST" else word for word in shlex.split(line.split(": qdqtool ")[1])]
         assert words[0] == verb
         again = run(capsys, *words)
         assert again.code == 0, again.err
