@@ -406,13 +406,18 @@ class _Improvement:
         return judged
 
     def _loss_of_choosing(self, best: _Tried) -> Figure:
-        """What the choice loses on samples that did not choose it: each half judges what the other one would choose."""
-        chosen = [self._best(1 - half) for half in range(_ALL)]
-        if all(one is best for one in chosen):
-            return loss_between(self._judge.reference.whole.figure, best.figures.whole.figure)
-        halves = [one.figure for one in self._judge.reference.halves]
-        own = [one.figures.halves[half].figure for half, one in enumerate(chosen)]
-        return loss_between(_mean(halves, self._judge.counts), _mean(own, self._judge.counts))
+        """What the choice loses on samples that did not choose it: each half judges what the other one would choose.
+
+        What that loses more than the best is added to the loss of the best on all samples. Some measures give other
+        figures on half of the samples.
+        """
+        whole, counts = best.figures.whole.figure, self._judge.counts
+        own = _mean([one.figure for one in best.figures.halves], counts)
+        chosen = _mean([self._best(1 - half).figures.halves[half].figure for half in range(_ALL)], counts)
+        found = replace(
+            whole, value=whole.value + chosen.value - own.value, drawn=whole.drawn + chosen.drawn - own.drawn
+        )
+        return loss_between(self._judge.reference.whole.figure, found)
 
     def _to_blame(self, in_float: tuple[str, ...]) -> dict[str, float]:
         """The operators that lose most by themselves, of those that the written model has in INT8."""
