@@ -82,6 +82,8 @@ def residual_add(context: LintContext) -> Iterator[CheckFault]:
     for group, fused, other in residual_reads(context):
         node = group.residual.node if group.residual else group.start
         if fused is not None and other:
+            if _is_for_dla(context.pair_of[node.inputs[fused.index]]):
+                continue  # Q001 names them
             text = f"{node.op} has Q/DQ on both inputs: it does not fuse with {group.start.op} {group.start.name}"
             todo = "qdqtool lint --fix removes the pair of the fused branch"
             yield CheckFault(node.name, text, todo, fixable=True, severity=severity)

@@ -56,13 +56,17 @@ def test_q001_a_pair_behind_the_group_or_where_nothing_fuses() -> None:
     assert places_of(classifier(behind), "Q001") == []
 
 
-def test_q001_and_q026_leave_pairs_for_a_dla_to_one_note() -> None:
+def test_pairs_for_a_dla_are_left_to_one_note_of_q001() -> None:
     plain = model_of("""net (float[1,4,8,8] x) => (float[1,8] y) <float[8,4,1,1] w1, float[8,8,1,1] w2>
-    { c = Conv(x, w1) r = Relu(c) g = Sigmoid(r) d = Conv(g, w2) p = GlobalAveragePool(d) y = Flatten(p) }""")
+    { c = Conv(x, w1) r = Relu(c) g = Sigmoid(r) d = Conv(g, w2) e = Add(d, g)
+      p = GlobalAveragePool(e) y = Flatten(p) }""")
     model = insert(plain, options=InsertOptions(plan=PlanOptions("dla"), input_range=(0, 1))).model
     (finding,) = findings_of(model, "Q001")
     assert finding.severity == "note" and not finding.fixable and "placed for a DLA" in finding.message
-    assert findings_of(model, "Q026") == [] and findings_of(model, "Q001", target="dla") == []
+    assert (
+        findings_of(model, "Q026") == [] == findings_of(model, "Q002")
+        and findings_of(model, "Q001", target="dla") == []
+    )
 
 
 # ---------------------------------------------------------------------- Q002
