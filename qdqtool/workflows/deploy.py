@@ -55,7 +55,7 @@ from qdqtool.workflows.deploy_layers import has_shuffles, layers_left
 from qdqtool.workflows.deploy_network import network_of, nvinfer_cache_note
 from qdqtool.workflows.deploy_options import DeployOptions
 from qdqtool.workflows.deploy_other_builds import added_layers_note, loss_of_other_build
-from qdqtool.workflows.deploy_result import DeployResult, trials_json
+from qdqtool.workflows.deploy_result import DeployResult, judged_on, trials_json
 from qdqtool.workflows.deploy_split import split_data, write_samples
 from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.workflows.deploy_verdict import verdict_line
@@ -243,7 +243,8 @@ class _Deployment:
                 outcome = replace(outcome, notes=(*outcome.notes, beside))
         slow = "" if self._device is None else slow_int8(kept, trials, self._device.name)
         loss = loss_in_words(self.metric, outcome.loss, self._split.counts["report"])
-        said = [verdict, f"Kept {kept.candidate.name}, {loss}: {reason}."]
+        where = judged_on(independent=options.eval_data is not None)
+        said = [verdict, f"Kept {kept.candidate.name}: {reason}. On {where}: {loss}."]
         said += [f"{beside}."] if beside else []
         warnings = (outcome.warning, self._judges.reference_warning, outcome.left.warning)
         said += [f"Warning: {text}." for text in warnings if text]

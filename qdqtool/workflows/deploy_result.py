@@ -112,10 +112,9 @@ class DeployResult(Displayed):
     def choice(self) -> list[str]:
         """What was kept and why, its loss, and the candidates as a table."""
         said = sentence_of(self.word, self.loss, self.fp32)
-        where = "--eval-data" if self.independent else "samples of --data that chose nothing"
         return [
             f"kept {self.chosen.name}: {self.reason}",
-            f"on {where}, simulated on a CPU: {self.format_loss()}; {said}",
+            f"on {judged_on(independent=self.independent)}: {self.format_loss()}; {said}",
             *self._accuracy(),
             *([f"warning: {self.warning}"] if self.warning else []),
             *([f"warning: {self.slow}"] if self.slow else []),
@@ -139,6 +138,11 @@ class DeployResult(Displayed):
     def rows(self) -> Cells:
         """One row for each candidate."""
         return trial_rows(self.trials, self.chosen.name)
+
+
+def judged_on(*, independent: bool) -> str:
+    """Which samples the reported loss is of, and where it was measured."""
+    return f"{'--eval-data' if independent else 'samples of --data that chose nothing'}, simulated on a CPU"
 
 
 def trial_rows(trials: tuple[CandidateTrial, ...], chosen: str) -> Cells:
