@@ -246,6 +246,8 @@ class ScaleTable(Displayed):
         document = parse_json(text, where, SCALES)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise QdqError(where, f"not a scale table of schema {SCHEMA}", "give the file that calibrate -o wrote")
+        if "header" in document and "entries" in document:
+            raise QdqError(where, "is a calibration cache, not a scale table", "qdqtool graft --cache takes the cache")
         tensors, unscaled = document.get("tensors"), document.get("unscaled", {})
         facts, largest = document.get("facts", {}), document.get("largest", {})
         wrong = not isinstance(facts, dict) or not isinstance(largest, dict)

@@ -102,6 +102,10 @@ def test_names_of_any_kind_pass() -> None:
         ("[" * 100000, "JSON nested too deeply"),
         ("[]", "not a scale table of schema 1"),
         ('{"schema": 2, "tensors": {}}', "not a scale table of schema 1"),
+        (
+            '{"schema": 1, "header": "TRT-8201-EntropyCalibration2", "entries": {}}',
+            "is a calibration cache, .*graft --cache",
+        ),
         ('{"schema": 1}', "must be objects"),
         ('{"schema": 1, "tensors": []}', "must be objects"),
         ('{"schema": 1, "tensors": {}, "facts": 3}', "must be objects"),

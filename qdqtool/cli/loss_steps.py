@@ -36,7 +36,9 @@ def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) ->
 def likely_cause(args: argparse.Namespace, written: Path, *, edited: bool = False) -> str:
     """What names the cause of a large loss; after an edit of weights, beside the FP32 model."""
     source = option("--source", file_word(args.model)) if edited else []
-    return command("lint", file_word(written), *source, *data_words(args, calibrates=False))
+    target = ["--target", "dla"] if args.target == "dla" else []
+    target += option("--trt-version", args.trt_version) if target and args.trt_version else []
+    return command("lint", file_word(written), *target, *source, *data_words(args, calibrates=False))
 
 
 def measured_cache(args: argparse.Namespace, cache: Path, loss: OutputLoss) -> str:

@@ -52,6 +52,17 @@ def test_what_loses_less_is_two_commands_with_the_users_own_options(
         assert commands(conditioned.out, "to lose less")[0][:2] == ["finetune", out]
 
 
+def test_the_cause_is_looked_for_by_the_rules_of_the_dla(capsys: Capsys, tmp_path: Path) -> None:
+    onnx.save(residual_net(4), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=collapsing_samples())
+    dla = ("--target", "dla", "--trt-version", "8502")
+    said = run(
+        capsys, "insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, *dla, "-o", tmp_path / "q.onnx"
+    )
+    (cause,) = [shlex.split(line)[1:] for line in said.err.splitlines() if line.startswith("    qdqtool lint ")]
+    assert cause == ["lint", f"{tmp_path}/q.onnx", *dla, "--data", f"{tmp_path}/d.npz"]
+
+
 def test_a_large_loss_is_measured_by_the_task_first(capsys: Capsys, tmp_path: Path) -> None:
     """A model whose outputs lose 0.22 may lose 1 % of its mAP: by that alone operators went to float for nothing.
 
