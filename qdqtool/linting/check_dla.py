@@ -37,6 +37,9 @@ def fallbacks(context: LintContext) -> Iterable[CheckFault]:
     for verdict in report.fallbacks:
         reasons = "; ".join(one.cited() for one in verdict.reasons)
         instead = next((one.instead for one in verdict.reasons if one.instead), "")
+        chosen = context.float32_reasons.get(verdict.node)
+        if chosen and all(one.rule == "dla-fp32" for one in verdict.reasons):
+            reasons, instead = f"{reasons}; {chosen}", ""
         todo = fixes.get(verdict.node, _BEFORE_PAIRS if verdict.node in report.rewritable else instead)
         text = f"{verdict.op} falls back to the GPU because {reasons}"
         yield CheckFault(verdict.name, text, todo, fixable=verdict.node in fixes)

@@ -6,7 +6,7 @@ The types are those of `precision/element_types.py`. Values that FP16 does not h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from onnx import TensorProto
 
@@ -20,7 +20,6 @@ from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.metadata import stored_table
-from qdqtool.precision.assignment import stored_precision
 from qdqtool.precision.element_types import FLOATS, HALVES, TypeConflict, type_name
 from qdqtool.precision.islands import Island, float32_islands
 from qdqtool.precision.reasons import wants_data
@@ -63,7 +62,7 @@ def fp32_compute(context: LintContext) -> Iterator[CheckFault]:
     if not context.reads_types:
         return
     islands = [one for one in float32_islands(context.file_view, context.typed, base=context.view) if one.able]
-    known, reasons = get_metadata(context.proto, "precision") is not None, _reasons(context)
+    known, reasons = get_metadata(context.proto, "precision") is not None, context.float32_reasons
     if not context.has_halves and not known:
         yield from _in_fp32(context, islands)
         return
@@ -97,7 +96,7 @@ def fp32_share(context: LintContext) -> Iterator[CheckFault]:
     if forecast.bytes_by_type:
         parts.append(f"bytes moved: {format_shares(forecast.bytes_by_type)}")
     known = get_metadata(context.proto, "precision") is not None
-    chosen = _chosen_todo(context, list(_reasons(context).values())) if known else _AMP
+    chosen = _chosen_todo(context, list(context.float32_reasons.values())) if known else _AMP
     todo = chosen if "FP32" in (*forecast.products_by_type, *forecast.bytes_by_type) else ""
     yield CheckFault(context.model_place, "; ".join(parts) + " (predicted, not measured)", todo)
 
@@ -174,15 +173,6 @@ def _todo(context: LintContext, conflict: TypeConflict) -> str:
     if maker is not None and maker.op == DEQUANTIZE:
         return f"add a Cast to {type_name(half)} after {maker.name}, or output_dtype there (opset 23)"
     return f"cast {other} to {type_name(half)}, or store it so"
-
-
-def _reasons(context: LintContext) -> Mapping[str, str]:
-    """First output -> why it is in FP32, where the model says so; a record that cannot be read says nothing."""
-    try:
-        record = stored_precision(context.proto)
-    except QdqError:
-        return {}
-    return {} if record is None else record.assignment.reasons
 
 
 def _chosen_todo(context: LintContext, reasons: Sequence[str]) -> str:

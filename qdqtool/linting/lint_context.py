@@ -33,6 +33,7 @@ from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
+from qdqtool.precision.assignment import stored_precision
 from qdqtool.precision.element_types import TypeReport, is_strongly_typed
 from qdqtool.precision.element_types import infer_types as infer_element_types
 from qdqtool.precision.scopes import HALF_TYPES
@@ -203,6 +204,15 @@ class LintContext:
     def has_halves(self) -> bool:
         """Whether the file has tensors in FP16 or BF16, constants that are only stored so left out."""
         return is_typed(self.model)
+
+    @cached_property
+    def float32_reasons(self) -> Mapping[str, str]:
+        """First output -> why it is in FP32, where the model says so; a record that cannot be read says nothing."""
+        try:
+            record = stored_precision(self.proto)
+        except QdqError:
+            return {}
+        return {} if record is None else record.assignment.reasons
 
     @property
     def reads_types(self) -> bool:

@@ -69,6 +69,11 @@ def test_every_verb_counts_the_same_nodes_on_the_dla(data: bool, rest: Any) -> N
     on_gpu = {one.node for one in linted.fallbacks}
     assert {"f", "y"} <= on_gpu and ({"big", "s"} <= on_gpu or not data)
     assert ({"a", "r", "p", "c", "t"} <= on_gpu) is (rest == "fp32")
+    said = {one.where: one for one in lint(model, qdqtool.LintOptions("dla", V11_4, select=("Q030",))).findings}
+    if data and rest is None:
+        assert "is the limit" in said["big"].message and not said["big"].fix, "the reason that types were chosen by"
+    if rest == "fp32":
+        assert "qdqtool insert MODEL --target dla" in said["a"].fix
     line = next(one for one in done.summary() if one.startswith("DLA of Orin"))
     assert f"runs {len(linted.on_dla)} of " in line
 
