@@ -290,10 +290,13 @@ def choose(
         reason = f"{_why_cheapest(kept, [*good, *floats], those)}; it loses {kept.loss:.4f}"
     else:
         reason = _why_int8(kept, best, [*good, *floats], (alike, cut), kinds)
+    half = next((one for one in measured if one.is_float), None)
+    if half is not None and kept.cost.microseconds is not None and half.cost.microseconds is not None:
+        own, its = (f"{time / 1000:.3f}" for time in (kept.cost.microseconds, half.cost.microseconds))
+        reason += f"; {own} ms by the forecast, {half.name} {its}"
     names = [one.name for one in int8 if one in allowed and one not in left]
     reason += f"; left out, as another one beats it: {', '.join(names)}" if names else ""
-    half = next((one.trial for one in measured if one.is_float), None)
-    return Choice(kept.trial, reason, half)
+    return Choice(kept.trial, reason, None if half is None else half.trial)
 
 
 def _beats(other: _Measured, one: _Measured, compared: Compared) -> bool:

@@ -124,7 +124,8 @@ def test_nothing_is_kept_that_another_beats_in_loss_and_forecast_time(most: floa
     assert reason == said
     quick = replace(auto, cost=replace(auto.cost, microseconds=400.0))  # type: ignore[type-var]
     kept, reason = choose([quick, near, half], most, spread=0.05)
-    assert kept is quick and re.search("; left out, .*: keep-float$", reason)
+    assert kept is quick
+    assert re.search("; 0.400 ms by the forecast, fp16 0.447; left out, .*: keep-float$", reason)
     kept, reason = choose([near, half], most, spread=0.05)
     assert kept is half and "0.624 ms (keep-float) against 0.447 ms" in reason
 
