@@ -56,7 +56,8 @@ def cache_that_loses_less(args: argparse.Namespace, cache: Path) -> str:
     """The way to a cache over a Q/DQ model whose weights were edited: `insert --condition auto`, then `peel`."""
     placed = cache.with_suffix(".conditioned.onnx")
     version = option("--trt-version", args.trt_version)
-    asked = ["--condition", "auto", *version, *option("-o", placed)]
+    for_dla = ["--target", "dla"] if args.target == "dla" else []
+    asked = ["--condition", "auto", *for_dla, *version, *option("-o", placed)]
     insert = command("insert", file_word(args.model), *data_words(args), *asked)
     peeled = [*option("-o", placed.with_suffix(".plain.onnx")), *option("--cache", placed.with_suffix(".cache"))]
     kinds = emitted_kinds(args.emit)
