@@ -21,6 +21,13 @@ ORDER = ("relu6", "equalize", "smooth", "shift", "clip", "correct")
 CHANGING = frozenset({"relu6", "clip", "correct"})  # the steps that change the float function
 METADATA = CONDITIONED
 AUTO = "auto"
+_FOUR_BITS = frozenset(
+    number for name, number in onnx.TensorProto.DataType.items() if name in ("INT4", "UINT4", "FLOAT4E2M1")
+)
+
+
+class NoReferenceError(QdqError):
+    """A model that its own form without pairs cannot be compared with."""
 
 
 def changing_steps(proto: onnx.ModelProto) -> list[str]:
@@ -36,11 +43,15 @@ def require_reference(model: Model, option: str) -> None:
     """Refuse a model that its own form without pairs cannot be compared with; `option` takes the FP32 model.
 
     Raises:
-        QdqError: its FP32 results were changed.
+        QdqError: its FP32 results were changed, or its weights are stored in 4 bits, whose rounding is the loss.
     """
-    if moved := changing_steps(model.proto):
-        reason = f"is no reference without its Q/DQ, as its FP32 results were changed ({', '.join(moved)})"
-        raise QdqError(model.name, reason, f"give the original FP32 model as {option}")
+    moved = changing_steps(model.proto)
+    reason = f"its FP32 results were changed ({', '.join(moved)})" if moved else ""
+    if any(one.data_type in _FOUR_BITS for one in model.proto.graph.initializer):
+        reason = "its weights are stored in 4 bits"
+    if reason:
+        told = f"is no reference without its Q/DQ, as {reason}"
+        raise NoReferenceError(model.name, told, f"give the original FP32 model as {option}")
 
 
 @dataclass(frozen=True)

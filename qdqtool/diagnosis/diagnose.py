@@ -14,9 +14,11 @@ from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, inputs_of,
 from qdqtool.diagnosis.cause import LEAST_GAIN, Cause, LossCauses
 from qdqtool.diagnosis.evidence import EveryOther, Evidence, without_pairs_of
 from qdqtool.diagnosis.suspects import FAULTS, MOST, TRAITS, step_against_all
+from qdqtool.display import counted
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.model import Model
+from qdqtool.graph.view import DEQUANTIZE
 from qdqtool.linting.lint_context import LintContext
 from qdqtool.measuring.auto_scales import pick_samples
 from qdqtool.measuring.output_loss import OutputReference
@@ -143,8 +145,10 @@ def look(
     """Run the data through the float model and the Q/DQ model: what suspicions rest on, and notes on the data."""
     if not model.view.pairs:
         raise QdqError(model.name, "has no Q/DQ to diagnose", "qdqtool insert --data places them")
+    stored = 0
     if source is None:
         require_reference(model, "--source (--model of report)")
+        stored = sum(one.op_type == DEQUANTIZE and one.input[0] in model.view.initializers for one in model.graph.node)
     context = LintContext(model, options.target, options.trt_version)
     plain = as_fp32(source) if source is not None else without_pairs_of(context.wide)
     options, said = with_known(options, model, data, anew=True)
@@ -166,4 +170,7 @@ def look(
     loss = reference.figure(as_run(model) if context.has_halves else context.wide)
     int8_loss = reference.loss(context.wide) if context.has_halves else loss.value
     found = Evidence(context, observable, loader, halves[0], reference, loss, int8_loss, histograms)
+    if stored:
+        tensors = f"{counted(stored, 'tensor')} stored as integers"
+        said = (*said, f"{tensors}: what rounding them loses is in no figure; give the FP32 model as --source")
     return found, (*said, *loader.notes)

@@ -26,6 +26,7 @@ from qdqtool.rtxversion import RTX_TARGET
 _REMOVE = "qdqtool lint --fix removes the pair"
 MISSING = "qdqtool insert --data places the missing pairs and keeps the scales of the others"
 _FLOAT_HEAD = "qdqtool lint --fix leaves it in float; qdqtool insert does so, too"
+_GRAFTED_HEAD = "qdqtool lint --fix leaves it in float; graft with --float-heads regression does so, too"
 _HALF_HEAD = "insert and graft leave it in FP16 with --float-heads regression; lint --fix leaves it in FP32"
 _CACHED_HEAD = "to compare: graft with --float-heads regression, then evaluate both"
 
@@ -198,8 +199,8 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
     """The last convolution before boxes runs in INT8.
 
     Regression heads cost little time and lose much in INT8, so TAO, Ultralytics and `insert` leave them in float.
-    `--fix` gives the head its float weight back, in FP32. A head that `graft` made INT8 by a calibration cache is what
-    the engine with that cache had: it is a note and stays, as float there is not always more accurate. For TensorRT 11
+    `--fix` gives the head its float weight back, in FP32. A head that `graft` made INT8 by a calibration cache may have
+    been INT8 in its engine: it is a note and stays, as float is not always more accurate. For TensorRT 11
     `insert --float-heads regression` and `graft --float-heads regression` write FP16.
     """
     known = {node.key: (node, index) for node, index in context.weighted}
@@ -213,12 +214,14 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
             pair = context.pair_of.get(node.inputs[index])
             text = f"a {head.label} head in {row.title} ({head.evidence})"
             if any(map(is_cached, context.carriers(node.inputs[1 - index]) or ())):
-                yield CheckFault(head.name, f"{text}, as the calibration cache has it", _CACHED_HEAD, severity="note")
+                text += ", for whose input the calibration cache has a scale"
+                yield CheckFault(head.name, text, _CACHED_HEAD, severity="note")
                 continue
+            grafted = any(is_cached(one) for held in context.activation_pairs.values() for one in held)
             yield CheckFault(
                 head.name,
                 text,
-                _HALF_HEAD if context.reads_types else _FLOAT_HEAD,
+                _HALF_HEAD if context.reads_types else _GRAFTED_HEAD if grafted else _FLOAT_HEAD,
                 fixable=pair is not None and pair.quantize is not None,
             )
 

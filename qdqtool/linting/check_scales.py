@@ -25,7 +25,9 @@ _TINY = np.finfo(np.float32).tiny
 _CALIBRATE = "qdqtool insert --requantize --data calibrates it"
 _ALIVE = "qdqtool lint --fix gives dead channels a positive scale: their values stay zero"
 _LARGEST = "qdqtool lint --fix gives all of them the largest scale"
-_CACHED = "these scales are the cache's, and stay: insert with data gives one scale to all of them"
+_CACHED = (
+    "scales of a calibration cache stay; qdqtool insert of the FP32 model, with data, gives one scale to all of them"
+)
 
 
 @check("Q010", "scale-value", "error")

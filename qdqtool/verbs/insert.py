@@ -14,7 +14,7 @@ import onnx
 from qdqtool.conditioning.before_insert import shifted_biases
 from qdqtool.deploying.board_ratios import pays_nowhere
 from qdqtool.deploying.format_choice import choose_formats
-from qdqtool.display import counted
+from qdqtool.display import counted, named
 from qdqtool.emit.input_shapes import inputs_as_declared
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
@@ -248,6 +248,7 @@ def insert(
                 *costly,
                 *filter(None, (slow,)),
                 *_without_scale(quantized.plan),
+                *_float_attentions(quantized.plan, options.plan),
                 *scaled.advised,
                 *(() if typed is None else typed.notes),
             ),
@@ -451,6 +452,21 @@ def _kept_notes(proto: onnx.ModelProto, decided: Plan, *, chosen_now: bool) -> l
         notes.append(f"{few} {'stay' if names[1:] else 'stays'} in float: {reason}")
     kept = [name for names in sites.values() for name in names]
     return notes + (shifted_biases(proto, kept) if chosen_now else [])
+
+
+def _float_attentions(decided: Plan, options: PlanOptions) -> list[str]:
+    """A sentence on the attentions that `--attention int8` cannot quantize."""
+    if options.attention != "int8":
+        return []
+    if not decided.attentions:
+        return ["--attention int8: no attention was found that is built as one kernel"]
+    reasons: dict[str, list[str]] = {}
+    for one in decided.attentions:
+        if not one.int8:
+            reasons.setdefault(one.reason, []).append(one.name or one.key)
+    every = counted(len(decided.attentions), "attention")
+    said = [f"{len(names)} of {every} in float ({named(names, 2)}): {why}" for why, names in reasons.items()]
+    return [f"--attention int8: {'; '.join(said)}"] if said else []
 
 
 def _without_scale(decided: Plan) -> list[str]:

@@ -357,7 +357,9 @@ def test_per_tensor_weights_that_the_file_holds_as_integers() -> None:
     data = {"x": np.random.default_rng(0).uniform(0, 1, (16, 4, 8, 8)).astype(np.float32)}
     options = InsertOptions(plan=PlanOptions(weights="per-tensor"), dq_only=True, keep_float=0)
     model = open_model(insert(wide_channel(), data=data, options=options).model)
-    cause = diagnose(model, data).causes[0]
+    found = diagnose(model, data)
+    assert any("stored as integers" in note for note in found.notes)
+    cause = found.causes[0]
     assert (cause.name, cause.gain) == ("per-tensor weights", None) and "holds integers" in cause.unmeasured
     cause = diagnose(model, data, source=open_model(wide_channel())).causes[0]
     assert cause.name == "per-tensor weights" and cause.gain is not None and cause.gain > 0.1
@@ -378,6 +380,18 @@ def test_a_changed_float_function_is_no_reference() -> None:
     assert (
         found.causes is not None and found.causes.loss == diagnose(model, data, source=open_model(wide_channel())).loss
     )
+
+
+def test_weights_of_four_bits_are_no_reference() -> None:
+    """Without its pairs the model has the weights that were rounded, beside which nothing is lost."""
+    net = "g (float[1,64] x) => (float[1,64] y) <float[64,64] w> { y = MatMul(x, w) }"
+    data = {"x": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)}
+    plan = PlanOptions(format="int4", float_heads="none")
+    made = insert(model_of(net, 21), data=data, options=InsertOptions(plan=plan)).model
+    with pytest.raises(QdqError, match="weights are stored in 4 bits; give the original FP32 model"):
+        diagnose(open_model(made), data)
+    loss = diagnose(open_model(made), data, source=open_model(model_of(net, 21))).loss
+    assert loss is not None and loss > 1e-4
 
 
 ATTENTION = """

@@ -197,6 +197,16 @@ def test_q009_a_box_head_that_a_cache_made_int8_is_a_note_and_stays() -> None:
     (finding,) = findings_of(model, "Q009")
     assert (finding.severity, finding.fixable) == ("note", False)
     assert "calibration cache" in finding.message and "evaluate both" in finding.fix
+    filled = detector(
+        "y = Exp(d)",
+        head,
+        score=f"{pair('two')} e2 = Conv(r_dq, two_dq) {pair('e2')} k = Sigmoid(e2_dq) o = Transpose(k)",
+    )
+    for node in filled.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] == "e2":
+            node.metadata_props.add(key="qdqtool.method", value="cache")
+    (finding,) = findings_of(filled, "Q009")
+    assert finding.fixable and "graft with --float-heads regression" in finding.fix
 
 
 def test_q009_where_the_file_has_the_types_it_is_said_which_verb_writes_fp16() -> None:

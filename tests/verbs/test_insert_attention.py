@@ -19,6 +19,7 @@ from qdqtool.measuring import attention_choice
 from qdqtool.metadata import stored_table
 from qdqtool.observers.options import CalibrationOptions
 from tests.cli.command import run
+from tests.conditioning.nets import SILU, spread
 from tests.graphs import model_of
 from tests.match.test_attention import PAIRS, net
 
@@ -105,3 +106,13 @@ def test_shapes_are_inferred_once_for_each_graph(monkeypatch: pytest.MonkeyPatch
     options = replace(OPTIONS, calibration=CalibrationOptions("auto", progress=False))
     assert insert(model_of(net()), data=DATA, options=options).plan.attentions[0].int8
     assert len(asked) == 2, "of the model, and of the one with pairs, whose kernels are forecast"
+
+
+def test_attentions_that_int8_cannot_hold_are_named_where_it_was_asked_for() -> None:
+    asked = InsertOptions(plan=replace(OPTIONS.plan, attention="int8"))
+    small = model_of(net().replace("{0,0,2,16}", "{0,0,4,8}"))
+    (note,) = [one for one in insert(small, options=asked).notes if "--attention int8" in one]
+    assert "1 of 1 attention in float" in note and "heads of 8 values: INT8 needs 16" in note
+    assert not any("--attention int8" in one for one in insert(model_of(net()), options=asked).notes)
+    (note,) = [one for one in insert(spread(SILU), options=asked).notes if "--attention int8" in one]
+    assert "no attention was found" in note
