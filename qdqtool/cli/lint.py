@@ -170,7 +170,9 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bo
     beside = ", and others that follow from them," if unasked < len(findings) else ""
     lines = [f"{unasked}{beside} can be repaired: {repair(args)}"] if unasked else []
     if others:
-        lines.append(f"{len(others)} can be repaired in a model in FP32: lint --fix takes the one this was made from")
+        lines.append(
+            f"{len(others)} can be repaired in a Q/DQ model in FP32 (--rest fp32), not in this one with FP16 or BF16"
+        )
     return lines + [f"{code} is repaired only on request: {repair(args, [code])}" for code in alone]
 
 

@@ -183,13 +183,19 @@ def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
 
 def conditioned_insert(args: argparse.Namespace, written: Path) -> str:
     """The same `insert`, with --condition auto, to a file beside the one that was written."""
-    return shell_line("qdqtool", *_without_output(args), "--condition", "auto", *output_beside(written, "conditioned"))
+    return shell_line("qdqtool", *_finer(args), "--condition", "auto", *output_beside(written, "conditioned"))
 
 
 def insert_with_more_float(args: argparse.Namespace, most: float, written: Path) -> str:
     """The same `insert`, with as much in float as a loss at the outputs of `most` takes, to a file of its own."""
-    kept = without_option("--keep-float", _without_output(args))
+    kept = without_option("--keep-float", _finer(args))
     return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}", *output_beside(written, "float"))
+
+
+def _finer(args: argparse.Namespace) -> list[str]:
+    """The user's words without the file that is written, and without weights per tensor, which lose most of all."""
+    words = _without_output(args)
+    return list(words if args.weights != "per-tensor" else without_option("--weights", words))
 
 
 def ranked_operators(args: argparse.Namespace) -> str:

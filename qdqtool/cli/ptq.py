@@ -68,7 +68,9 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
         return
     measure = measured_cache(args, result.path, result.output_loss)
     first = f"calibration data say little of the task, so measure first, {measure}"
-    less = f"to lose less: {cache_that_loses_less(args, result.path)}"
+    less = (
+        f"edited weights often lose less, but not always; to measure both: {cache_that_loses_less(args, result.path)}"
+    )
     loss, *figures = result.output_loss.warning("INT8")
     warn("; ".join([f"{result.path}: {loss}", *figures, first, less]), args, wrap=True)
 

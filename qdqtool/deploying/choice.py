@@ -397,7 +397,7 @@ def _why_int8(
     if nearest in cut:
         return _why_held(kept, nearest)
     if kept is best:
-        least = min(one.loss for one in alike)
+        least = min(one.trial.loss.value for one in alike if one.trial.loss is not None)
         compared = kept.cost.figure is not None and any(one is not best for one in left)
         return (
             f"the nearest to FP32 of those in {kinds} that no other beats and whose loss equals their least one within "

@@ -74,8 +74,13 @@ class Cause(Displayed):
         if self.gain is None:
             said = f"gain not measured ({self.unmeasured})"
         else:
-            said = f"without it the loss at the outputs is {self.gain:.4g} less"
-        return said if self.brought is None else f"{said}; its command takes {self.brought:.4g} off"
+            said = f"without it the loss at the outputs is {_less(self.gain)}"
+        if self.brought is not None:
+            takes = f"takes {self.brought:.4g} off" if self.brought >= 0 else f"makes it {_less(self.brought)}"
+            said = f"{said}; its command {takes}"
+        if self.gain is not None and self.gain < LEAST_GAIN:
+            said += "; labels tell whether it costs accuracy"
+        return said
 
     def commands(self, model: str, output: str, data: Sequence[str] = (), source: str | None = None) -> list[list[str]]:
         """The words behind `qdqtool` that carry out the remedy: one command, or two where the plain model is needed.
@@ -117,6 +122,10 @@ class Cause(Displayed):
             "brought": self.brought,
             "refused": self.refused,
         }
+
+
+def _less(gain: float) -> str:
+    return f"{gain:.4g} less" if gain >= 0 else f"{-gain:.4g} more"
 
 
 def _words(options: Mapping[str, OptionValue]) -> list[str]:

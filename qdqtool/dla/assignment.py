@@ -19,6 +19,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes, sample_shapes
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.graph.weighted import weight_index
+from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.match.sizes import gives_sizes, made_of_sizes
 from qdqtool.passes.channel_selection import find_channel_selections, find_channel_slices
@@ -281,6 +282,33 @@ def dla_findings(
         return report
     known = rewritable_nodes(view) if rewritable is None else rewritable
     return replace(report, rewritable=frozenset(one.node for one in report.fallbacks if one.node in known))
+
+
+def fixable_nodes(model: Model, options: PlanOptions) -> frozenset[str]:
+    """What `lint --fix Q030` would rewrite for a DLA in a model that is about to get pairs; none for another target."""
+    asked = options.target == "dla" and options.trt_version is not None
+    return rewritable_nodes(model.view) if asked else frozenset()
+
+
+def on_dla(
+    model: Model, plan: Plan, options: PlanOptions, fixable: Collection[str], float32: Collection[str] | None
+) -> DlaReport | None:
+    """What the DLA runs of a model with the pairs of a plan; None for another target, and where no version is named.
+
+    Args:
+        model: with Q/DQ, in FP32.
+        plan: what was placed.
+        options: the target and its version.
+        fixable: what `fixable_nodes` gave before.
+        float32: first outputs of what stays FP32 in the file; None where no types were chosen.
+    """
+    version = options.trt_version
+    if options.target != "dla" or version is None:
+        return None
+    weighted = {node.key for node in model.view.nodes if weight_index(model.view, node) is not None}
+    floats = weighted & set(plan.float_nodes)
+    kept = in_float32(model, version) if float32 is None else float32
+    return dla_findings(model.view, version, floats=floats, float32=kept, rewritable=fixable)
 
 
 def in_float32(model: Model, version: TrtVersion) -> frozenset[str]:

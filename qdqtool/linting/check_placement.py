@@ -25,6 +25,9 @@ from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
 MISSING = "qdqtool insert --data places the missing pairs and keeps the scales of the others"
+_GRAFTED_DECODE = (
+    "graft with --float-heads regression leaves it out; qdqtool lint --fix removes it from a model in FP32"
+)
 _FLOAT_HEAD = "qdqtool lint --fix leaves it in float; qdqtool insert does so, too"
 _GRAFTED_HEAD = "qdqtool lint --fix leaves it in float; graft with --float-heads regression does so, too"
 _HALF_HEAD = "insert and graft leave it in FP16 with --float-heads regression; lint --fix leaves it in FP32"
@@ -174,7 +177,8 @@ def quantized_decode(context: LintContext) -> Iterator[CheckFault]:
             f"a Q/DQ pair on box values after {head.name} ({head.label} head), which {use.node.op} "
             f"{use.node.name} reads"
         )
-        yield CheckFault(pair.tensor, text, _REMOVE, fixable=True, severity="warning" if moved else None)
+        todo = _GRAFTED_DECODE if is_cached(pair) else _REMOVE
+        yield CheckFault(pair.tensor, text, todo, fixable=True, severity="warning" if moved else None)
 
 
 def decode_reads(context: LintContext) -> Iterator[tuple[Head, Use, Pair]]:

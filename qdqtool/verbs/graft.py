@@ -19,6 +19,7 @@ from qdqtool.cache.text import Cache, read_cache
 from qdqtool.calibration.engine import WantedScales, calibrate_scales, default_method
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.decisions import Provenance
+from qdqtool.dla.assignment import fixable_nodes, on_dla
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.known_preprocess import with_known
 from qdqtool.graph.finite_constants import require_finite
@@ -138,6 +139,7 @@ def graft(
     given, doubts = _read(opened, cache, force=options.force)
     planned, lifted = _prepare(opened, options)
     view = planned.base.view  # before pairs are placed
+    fixable = fixable_nodes(planned.base, options.plan)
     tensors = list(find_float_tensors(planned.base, scaled=given.entries.keys()).names)
     if data is None:
         feed, facts, said = None, _facts_of(path_of(cache)), tuple[str, ...]()
@@ -156,6 +158,8 @@ def graft(
     typed = choose_rest(planned.model, rest, table, run)
     form, measured = QuantizedForm.of(placed.plan, done.scales), InsertMeasurement(meter=meter)
     lost, _ = judge_typed(planned.model, typed, form, measured, None)
+    float32 = None if typed is None else typed.assignment.float32
+    dla = on_dla(planned.model, placed.plan, options.plan, fixable, float32)
     store_table(planned.model.proto, table)
     notes = [
         *doubts,
@@ -181,7 +185,12 @@ def graft(
         filled=tuple(placed.filled),
         lent=placed.lent,
         data=None if feed is None else feed.facts(),
-        warnings=(*(() if feed is None else feed.notes), *of_starved(placed.starved)),
+        warnings=(
+            *(() if feed is None else feed.notes),
+            *of_starved(placed.starved),
+            *([] if dla is None else dla.overflow()),
+        ),
+        dla=dla,
         starved=placed.starved,
         output_loss=lost,
         model=give_typed(planned.model.proto, opened, target, None if typed is None else typed.assignment),

@@ -15,6 +15,7 @@ from qdqtool.options import TextOption, option
 from qdqtool.precision.options import Rest
 
 if TYPE_CHECKING:
+    from qdqtool.dla.assignment import DlaReport
     from qdqtool.match.plan import Plan
     from qdqtool.measuring.keep_float import OutputLoss
     from qdqtool.passes.insert import Inserted
@@ -70,6 +71,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         warnings: sentences on what of the data is left out, and on products that build in float for want of a scale.
         starved: those products -> the tensors that they read and that have no scale.
         output_loss: of the model as it is written, against the float model; None without data.
+        dla: what the DLA runs, by the rules; None for another target.
     """
 
     model: ModelT
@@ -87,6 +89,7 @@ class GraftResult(Displayed, Generic[ModelT]):
     warnings: tuple[str, ...] = ()
     starved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     output_loss: OutputLoss | None = None
+    dla: DlaReport | None = None
 
     def headline(self) -> str:
         """What was placed, what was not, what the model lacks."""
@@ -118,6 +121,8 @@ class GraftResult(Displayed, Generic[ModelT]):
             lines.append(f"{len(starved)} tensors have no scale and stay in float, such as {starved[0]}")
         if self.rest is not None:
             lines += [*self._mostly_float32(self.rest), *self.rest.lines()]
+        if self.dla is not None:
+            lines += self.dla.summary()
         if self.output_loss is not None:
             lines += self.output_loss.lines()
         return lines + written(self.model)
@@ -136,10 +141,8 @@ class GraftResult(Displayed, Generic[ModelT]):
         own = len(self.plan.activations) - len(self.filled) - len(again)
         phrases = [f"placed {counted(own, 'scale')} of the cache"]
         lenders = [f"{name} from {lender}" for name, lender in self.lent.items()]
-        phrases[0] += (
-            f", {len(lenders)} of them of a tensor with the same values ({named(lenders)})," if lenders else ""
-        )
+        phrases[0] += f", {len(lenders)} of them of a tensor with the same values ({named(lenders)})" if lenders else ""
         phrases += [f"{len(self.filled)} from data ({named(self.filled)})"] if self.filled else []
         phrases += [f"{len(again)} with the scale of the pair before ({named(again)})"] if again else []
         weights = counted(len(self.plan.weights), "weight")
-        return f"{' and '.join(phrases)}, and pairs on {weights}"
+        return f"{', '.join(phrases)}, and pairs on {weights}"

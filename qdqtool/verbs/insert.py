@@ -27,7 +27,6 @@ from qdqtool.graph.importable import parser_warnings
 from qdqtool.graph.io import ModelSource, open_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
-from qdqtool.graph.weighted import weight_index
 from qdqtool.match.attention import with_fixed_weights
 from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.target_points import refuse_empty
@@ -65,9 +64,6 @@ from qdqtool.verbs.typed_file import give_typed
 
 if TYPE_CHECKING:
     from qdqtool.data.loader import Data, DataLoader
-    from qdqtool.dla.assignment import DlaReport
-    from qdqtool.quantizing.place import QuantizedModel
-    from qdqtool.verbs.typed_rest import TypedRest
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
@@ -197,7 +193,11 @@ def insert(
     if options.plan.target != "dla":
         in_fp16 = predict_engine(planned.base, options.plan.trt_version, options.plan.target, rest="fp16")
     table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
-    rewritable = _rewritable(planned.base, options.plan)
+    for_dla = options.plan.target == "dla"
+    if for_dla:
+        from qdqtool.dla.assignment import fixable_nodes, on_dla
+
+        fixable = fixable_nodes(planned.base, options.plan)
     placed = place(planned, scaled.plan, table, options.plan, given=given)
     proto = placed.model.proto
     if data is not None and scaled.table.scales:
@@ -228,7 +228,8 @@ def insert(
     form = QuantizedForm.of(quantized.plan, quantized.inserted.scales)
     limited = options.max_output_loss is not None
     lost, costs = judge_typed(quantized.model, typed, form, measured, builder, limited=limited)
-    dla = _on_dla(quantized, typed, options.plan, rewritable)
+    float32 = None if typed is None else typed.assignment.float32
+    dla = on_dla(quantized.model, quantized.plan, options.plan, fixable, float32) if for_dla else None
     return InsertResult(
         model=give_typed(
             proto,
@@ -271,30 +272,6 @@ def insert(
         overwrites=overwrites,
         has_pairs=has_qdq(placed.model.view),
     )
-
-
-def _rewritable(model: Model, options: PlanOptions) -> frozenset[str]:
-    """What `lint --fix Q030` would have rewritten for a DLA, before pairs hide it."""
-    if options.target != "dla" or options.trt_version is None:
-        return frozenset()
-    from qdqtool.dla.assignment import rewritable_nodes
-
-    return rewritable_nodes(model.view)
-
-
-def _on_dla(
-    quantized: QuantizedModel, typed: TypedRest | None, options: PlanOptions, rewritable: frozenset[str]
-) -> DlaReport | None:
-    """What the DLA runs of the model; None for another target, and where no version is named."""
-    version, model = options.trt_version, quantized.model
-    if options.target != "dla" or version is None:
-        return None
-    from qdqtool.dla.assignment import dla_findings, in_float32
-
-    weighted = {node.key for node in model.view.nodes if weight_index(model.view, node) is not None}
-    floats = weighted & set(quantized.plan.float_nodes)
-    float32 = in_float32(model, version) if typed is None else typed.assignment.float32
-    return dla_findings(model.view, version, floats=floats, float32=float32, rewritable=rewritable)
 
 
 def _better_there(target: Path | None) -> str:
@@ -358,7 +335,7 @@ def _plan_and_scales(
         table = replace(table, scales=with_fixed_weights(table.scales, decided.attentions))
     folded = fold_batch_norms(base) if options.fold_bn else []
     notes: tuple[str, ...] = ()
-    if options.fold_bn:
+    if folded:
         notes += (f"folded {len(folded)} BatchNormalization into the weights before them",)
     if chosen is not None:
         notes += (f"{chosen.note}; --explain NAME says why an operator has its format",)

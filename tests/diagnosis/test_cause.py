@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,8 @@ def test_what_is_said() -> None:
     said = found.to_json()
     assert said["causes"][0]["remedy"] == {"verb": "insert", "options": {"method": "auto"}}
     assert said["causes"][1]["gain"] is None
+
+
+def test_a_fault_that_costs_nothing_at_the_outputs_says_so() -> None:
+    said = replace(cause(REMEDIES[0], -0.035), brought=-0.019).gain_text()
+    assert "0.035 more" in said and "its command makes it 0.019 more" in said and "-0.0" not in said
