@@ -258,10 +258,7 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
             return []
         known = args.teacher or (args.model if result.was_plain else None)
         before, judged = "FP32.onnx" if known is None else file_word(known), file_word(result.model)
-        data, samples = (
-            held_out_words(args),
-            "samples that did not train it for TEST",
-        )
+        data, samples = held_out_words(args), "samples that did not train it for TEST"
         samples += "" if known is not None else ", the FP32 model for FP32.onnx"
         if not args.labels and known is not None:
             return [f"to judge it, with {samples}: {command('compare', before, judged, *data)}"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qdqtool import __version__
-from qdqtool.data.loader import Data, inputs_of
+from qdqtool.data.loader import Data, inputs_of, open_loader
 from qdqtool.deploying.bench_script import BuildScript
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
@@ -40,7 +40,7 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, counting
 from qdqtool.recipe.command_line import CommandLine
-from qdqtool.verbs.forecast import BoardForecast, forecast_board, forecast_of_engines
+from qdqtool.verbs.forecast import BoardForecast, fix_shapes, forecast_board, forecast_of_engines
 from qdqtool.verbs.target_model import TargetModel
 from qdqtool.workflows.deploy_cost import cost_of_candidate, engine_of_candidate
 from qdqtool.workflows.deploy_files import (
@@ -83,13 +83,15 @@ def deploy(
         judged_by = options.eval_data, options.labels, options.eval_labels, options.postprocess
         names = [file for file in files_of(options.names) if file.is_file()]  # else they are the names themselves
         sources = [*opened.files, *files_of(data, *judged_by), *names]
-        target, expected, attended, wrong = _checked(opened, sources, folder, options)
+        target, wrong = _checked(opened, sources, folder, options)
+        reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
+        fed = open_loader(data, inputs_of(opened.proto.graph), reading).facts().get("shapes", {})
+        expected, attended = _forecast(opened, target, options, fed)
         verdict = verdict_line(target, expected, opened, options.place, attended)
         beat.clear()
-        reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
         options = replace(options, data_options=reading)
         with filling(folder, sources) as place, unfinished(folder, place.parent) as work:
-            run = _Deployment(opened, target, data, options, work, beat, commands)
+            run = _Deployment(opened, target, data, options, work, beat, commands, fed)
             run.expected, run.fp16_first = expected, expected is not None and not expected.pays
             run.notes += said
             if (options.max_batch or 1) > 1 and not any(one.batched for one in inputs_of(opened.proto.graph)):
@@ -107,13 +109,8 @@ def deploy(
     return replace(done, target=lines, known_wrong=tuple(wrong))
 
 
-def _checked(
-    opened: Model, inputs: list[Path], folder: Path, options: DeployOptions
-) -> tuple[DeployTarget, BoardForecast | None, BoardForecast | None, list[str]]:
-    """The target, its forecast, the one with attention quantized, and warnings of the version, before any work is done.
-
-    `deploy` says what is refused.
-    """
+def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOptions) -> tuple[DeployTarget, list[str]]:
+    """The target, and warnings of the version, before any work is done; `deploy` says what is refused."""
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
     view = opened.view
@@ -124,13 +121,23 @@ def _checked(
     wrong = [f"warning: {text}" for text in _known_wrong(target, opened)]
     if target.version is not None and target.version.unknown_note:
         wrong.append(f"warning: {target.version.unknown_note}")
+    return target, wrong
+
+
+def _forecast(
+    opened: Model, target: DeployTarget, options: DeployOptions, fed: Mapping[str, Sequence[int]]
+) -> tuple[BoardForecast | None, BoardForecast | None]:
+    """The forecast of the target at the shapes that the data have, and the one with attention quantized."""
+    if fed:
+        opened = opened.copy()
+        fix_shapes(opened, {name: 3 * (tuple(shape),) for name, shape in fed.items()})
     formats: tuple[Format, ...] = ("int8", "fp8") if target.fp8 else ("int8",)
     expected = forecast_board(opened, options.place, formats) if target.kind != "dla" and target.int8 else None
     attends = (
         [] if expected is None else [one.shares["attention"] + one.shares["unfused_attention"] for one in expected.rows]
     )
     attended = forecast_board(opened, options.place, formats, "int8") if any(attends) else None
-    return target, expected, attended, wrong
+    return expected, attended
 
 
 def _known_wrong(target: DeployTarget, opened: Model) -> list[str]:
@@ -179,6 +186,7 @@ class _Deployment:
         work: DeployWork,
         beat: Heartbeat,
         commands: CommandLine,
+        fed: Mapping[str, Sequence[int]],
     ) -> None:
         self._opened, self._target, self._options = opened, target, options
         self._sha256 = opened.sha256  # now: the file may be another once the work is done
@@ -207,6 +215,7 @@ class _Deployment:
             max_batch=options.max_batch,
             in_memory=opened.path is None,
             data_in_memory=in_memory,
+            fed=fed,
         )
         work.begin(_command(path, data, self._split.digest, options, work))
         self._plain = open_to_run(path)
@@ -305,7 +314,7 @@ class _Deployment:
         if self.expected is None or not fastest:
             return self.verdict
         found = {
-            name: engine_of_candidate(one.candidate, self._made[one.candidate.name], self._target).work
+            name: engine_of_candidate(one.candidate, self._made[one.candidate.name], self._target, self._job.fed).work
             for name, one in fastest.items()
         }
         engines = {name: work for name, work in found.items() if work is not None}
@@ -381,7 +390,7 @@ class _Deployment:
         judged = target_of_candidate(candidate, made, self._target)
         found = judge.judgment(judged)
         self._beat.begin(f"{candidate.name}: predicting its cost")
-        cost = cost_of_candidate(candidate, made, self._target, self._device)
+        cost = cost_of_candidate(candidate, made, self._target, self._device, self._job.fed)
         return Measurement(found.figure, found.change, cost, judged.notes)
 
     def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from qdqtool.precision.widen import as_fp32
 from qdqtool.tensorrt_rtx.build import RtxBuildOptions, build_opened
 from qdqtool.tensorrt_rtx.cost import cost_of
 from qdqtool.tensorrt_rtx.installed import require_library
+from qdqtool.verbs.forecast import fix_shapes
 from qdqtool.verbs.graft import graft
 from qdqtool.verbs.graft_options import GraftOptions
 from qdqtool.workflows.deploy_steps import MadeFiles
@@ -35,9 +37,13 @@ _FORECAST = "predicted by the rules, not measured"
 
 
 def cost_of_candidate(
-    candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, device: Device | None = None
+    candidate: DeployCandidate,
+    made: MadeFiles,
+    target: DeployTarget,
+    device: Device | None = None,
+    fed: Mapping[str, Sequence[int]] | None = None,
 ) -> DeployCost:
-    """Bytes and layers of the engine that a candidate's files would give.
+    """Bytes and layers of the engine that a candidate's files would give; `fed` are shapes of inputs, by name.
 
     Raises:
         QdqError: a model whose layers cannot be forecast.
@@ -48,8 +54,8 @@ def cost_of_candidate(
         try:
             return _built(made)
         except MissingPackageError:
-            return _forecast(candidate, made, target, device)
-    return _forecast(candidate, made, target, device)
+            return _forecast(candidate, made, target, device, fed)
+    return _forecast(candidate, made, target, device, fed)
 
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
@@ -90,18 +96,28 @@ def _built(made: MadeFiles) -> DeployCost:
     return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
 
 
-def engine_of_candidate(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> PredictedEngine:
+def engine_of_candidate(
+    candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, fed: Mapping[str, Sequence[int]] | None = None
+) -> PredictedEngine:
     """The engine that a GPU builds of a candidate's files, as the rules predict it."""
     if made.qdq is not None:
         model: ModelSource = made.qdq
     else:
         model = _with_pairs(made, target) if made.cache is not None else _lifted(made)
     rest: Rest = "file" if candidate.form == "as-is" else "as-built"
-    return predict_engine(open_model(model), target.version, "rtx" if target.kind == "rtx" else "gpu", rest=rest)
+    opened = open_model(model)
+    fix_shapes(opened, {name: 3 * (tuple(shape),) for name, shape in (fed or {}).items()})
+    return predict_engine(opened, target.version, "rtx" if target.kind == "rtx" else "gpu", rest=rest)
 
 
-def _forecast(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget, device: Device | None) -> DeployCost:
-    engine = engine_of_candidate(candidate, made, target)
+def _forecast(
+    candidate: DeployCandidate,
+    made: MadeFiles,
+    target: DeployTarget,
+    device: Device | None,
+    fed: Mapping[str, Sequence[int]] | None,
+) -> DeployCost:
+    engine = engine_of_candidate(candidate, made, target, fed)
     found, work = engine.forecast(), engine.work
     time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
     moved = None if found.bytes_moved is None else found.bytes_moved / 1e6

@@ -202,7 +202,7 @@ def _emit_job(stem: str, candidate: DeployCandidate, made: MadeFiles, job: StepJ
         preprocess=parse_preprocess(given) if isinstance(given, str) else given,
         int8=not candidate.is_float,
         half=candidate.form != "as-is",
-        data={} if given is None else {"preprocess": str(given)},
+        data={**({} if given is None else {"preprocess": str(given)}), "shapes": job.fed},
         remarks=tuple(filter(None, [job.dla_warning])),
         platform=None if job.target.place.board is None else job.target.place.platform,
     )

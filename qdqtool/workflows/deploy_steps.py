@@ -57,6 +57,7 @@ class StepJob:
         max_batch: the most samples in one run of the engine, where the model leaves the batch open.
         in_memory: whether the model was given in memory, so that its file is gone when all is done.
         data_in_memory: whether the data was.
+        fed: input -> the shape that the data feed it at, where the model leaves more open than its batch.
     """
 
     model: Path
@@ -74,6 +75,7 @@ class StepJob:
     max_batch: int | None = None
     in_memory: bool = False
     data_in_memory: bool = False
+    fed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def calibration(self, method: str = "") -> CalibrationOptions:
         """A calibration by a method, without a bar of its own."""

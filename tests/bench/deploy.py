@@ -332,7 +332,7 @@ def summary(rows: Sequence[dict[str, Any]], board: str) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for case, own in _cases(rows).items():
         kept, (model, place) = kept_row(own, board), case.split(", ")
-        half = next(row for row in own if row["name"] == "fp16")
+        half = next(row for row in own if row["form"] == "fp16")
         rivals = [row for row in own if "loss" in row and row["form"] not in ("fp16", "as-is")]
         best = min(rivals, key=lambda row: float(row["loss"][0]))
         less = kept["beside"].get(best["name"])

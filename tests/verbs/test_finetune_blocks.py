@@ -63,6 +63,13 @@ def test_outputs_come_nearer_and_the_report_says_what_changed(folder: Path) -> N
     assert facts["blocks"] and facts["ranges"] == "learn" and facts["steps"] == 40
 
 
+def test_outputs_that_would_lose_leave_the_file_as_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qdqtool.training.blocks.block_run._worse", lambda *_: "worse")
+    result = tune(folder, "worse.onnx", ranges="learn", run=RunOptions(steps=4, progress=False), equalize=False)
+    assert result.reason.endswith("but not the outputs") and "worse" in result.notes
+    assert not any("calibration cache" in note for note in result.notes)
+
+
 def test_what_was_trained_wants_the_model_from_before(folder: Path) -> None:
     run = RunOptions(steps=2, progress=False)
     found = r"t.onnx: cannot be its own teacher, as its FP32 results were changed \(finetune\); "

@@ -37,7 +37,8 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
         return NO_FRACTIONS
     ready = are_shares(seen.arrays[classes])
     if not says_no_object(seen.arrays[classes], ready=ready):
-        return f"the last class of {classes} is not the likeliest of most queries, as no object is"
+        last = f"the last class of {classes} is not the likeliest of most queries, as no object is"
+        return f"{last}; rtdetr reads scores without it"
     count = seen.shapes[classes][2] - 1
     read = partial(_candidates, boxes=boxes, classes=classes, ready=ready)
     description = f"{classes} {list(seen.shapes[classes])} and {boxes}, {counted(count)} and no object"

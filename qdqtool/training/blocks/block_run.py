@@ -69,11 +69,14 @@ def train_blocks(
         best=found.before if worse else found.after,
         best_step=0 if worse or not found.values else steps,
         seconds=found.seconds,
-        reason=f"{found.gained} of {len(found.blocks)} blocks improved",
+        reason=f"{found.gained} of {len(found.blocks)} blocks improved{', but not the outputs' if worse else ''}",
     )
     values = {} if worse else found.values
     trained = sum(one.trained for one in found.blocks)
+    moved = sum(len(form.activations[name]) for name in values if name in form.activations)
     notes = (*found.notes, *([worse] if worse else []))
+    if moved:
+        notes += (f"the scales of {moved} tensors changed: calibration caches made before are no longer valid",)
     return TrainedBlocks(Trained(progress, values, steps), trained, found.checked, notes)
 
 

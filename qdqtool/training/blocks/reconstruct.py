@@ -136,7 +136,7 @@ def reconstruct(
         raise next(iter(refused.values()))
     checked = (forward_error, max((one.checked for one in done), default=0.0))
     seconds = time.process_time() - start
-    notes = (*unknown, *_left(refused), *_notes(cut, batches, form, values))
+    notes = (*unknown, *_left(refused), *_notes(cut, batches, form))
     return Reconstruction(values, tuple(done), len(cut.samples.learned), len(cut.samples.held), seconds, checked, notes)
 
 
@@ -194,7 +194,7 @@ def _left(refused: Mapping[str, QdqError]) -> tuple[str, ...]:
     return ()
 
 
-def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str, Float32]) -> tuple[str, ...]:
+def _notes(cut: _Cut, batches: Batches, form: TrainingGraph) -> tuple[str, ...]:
     notes = []
     if len(cut.samples.learned) * batches.batch < batches.count:
         used = len(cut.samples.learned)
@@ -203,8 +203,4 @@ def _notes(cut: _Cut, batches: Batches, form: TrainingGraph, values: Mapping[str
     shared = [name for name in form.weights if name not in owned]
     if shared:
         notes.append(f"{len(shared)} weights shared by several blocks are not trained, such as {shared[0]}")
-    moved = [name for name in values if name in form.activations]
-    if moved:
-        tensors = sum(len(form.activations[name]) for name in moved)
-        notes.append(f"the scales of {tensors} tensors changed: calibration caches made before are no longer valid")
     return tuple(notes)
