@@ -232,6 +232,17 @@ def test_an_open_batch_is_built_for_as_many_as_asked_for(here: Path, tmp_path: P
 
 
 @pytest.mark.slow
+def test_open_sizes_are_those_of_the_data_in_scripts_and_forecast(here: Path, tmp_path: Path) -> None:
+    onnx.save(model_of(SMALL_NET.replace("N,4,8,8", "N,4,H,W"), opset=11), tmp_path / "free.onnx")
+    options = DeployOptions("rtx4090:11.4.1", effort="fast", progress=False)
+    result = deploy(tmp_path / "free.onnx", here / "data.npy", tmp_path / "out", options)
+    scripts = [path.read_text() for path in result.folder.iterdir() if path.name.endswith(".trtexec.sh")]
+    assert len(scripts) > 1 and all("--shapes=x:1x4x8x8" in text for text in scripts)
+    assert "not known" not in result.verdict
+    assert all(one.cost.microseconds is not None for one in result.trials if one.cost is not None)
+
+
+@pytest.mark.slow
 def test_a_fixed_batch_is_told_where_a_larger_one_is_asked_for(here: Path, tmp_path: Path) -> None:
     onnx.save(model_of(SMALL_NET.replace("N,", "1,"), opset=11), tmp_path / "fixed.onnx")
     options = DeployOptions("8.6.1", effort="fast", max_batch=8, progress=False)
