@@ -104,7 +104,7 @@ def test_a_command_that_is_printed_leaves_the_written_model(capsys: Capsys, fold
     words = printed_command(insert(capsys, folder))
     assert words[-2:] == ["-o", str(folder / "m.conditioned.qdq.onnx")]
     for spelling in (["-o", "q"], ["--output", "q"], ["--output=q"]):
-        args = SimpleNamespace(words=["insert", "m.onnx", *spelling, "--keep-float", "2"])
+        args = SimpleNamespace(words=["insert", "m.onnx", *spelling, "--keep-float", "2"], weights=None)
         line = insert_with_more_float(args, 0.2, Path("q"))  # type: ignore[arg-type]
         assert line == "qdqtool insert m.onnx --max-output-loss 0.2 -o q.float"
 
