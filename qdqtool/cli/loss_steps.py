@@ -110,8 +110,8 @@ def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
 
 
 def _same(args: argparse.Namespace) -> Sequence[str]:
-    """The user's words of insert without the file that is written and without --condition."""
+    """The user's words of insert without the file that is written, --condition and weights per tensor."""
     words = args.words
-    for name in ("-o", "--output", "--condition"):
+    for name in ("-o", "--output", "--condition", *(["--weights"] if args.weights == "per-tensor" else [])):
         words = without_option(name, words)
     return list(words)

@@ -28,6 +28,7 @@ from qdqtool.graph.edit import FINETUNED, equalized_tensors
 from qdqtool.graph.finite_constants import require_finite
 from qdqtool.graph.io import ModelSource, give_back, open_model, sha256_of_model
 from qdqtool.graph.model import Model
+from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.output_paths import check_targets, files_of, output_path
 from qdqtool.passes.peel import has_qdq
@@ -386,8 +387,15 @@ def _in_float(options: FinetuneOptions) -> FinetuneOptions:
 
 def _make_form(opened: Model, options: FinetuneOptions, backend: GradientBackend, model: Model) -> TrainingGraph:
     """The training form of the model, or of the same with other weights."""
-    places = None if options.ranges == "fixed" else plan(model.proto)
+    places = None if options.ranges == "fixed" else _plan_of_pairs(model)
     return make_form(model, options.ranges, options.bn, options.freeze, places, backend.operators())
+
+
+def _plan_of_pairs(model: Model) -> Plan:
+    """The plan that the pairs of a file follow: a DLA's where most places that it adds to a GPU's have a pair."""
+    gpu, dla = (plan(model.proto, PlanOptions(target)) for target in ("gpu", "dla"))
+    added = {point.tensor for point in dla.activations} - {point.tensor for point in gpu.activations}
+    return dla if 2 * len(added & model.view.pairs.keys()) > len(added) else gpu
 
 
 def _check_teacher(opened: Model, options: FinetuneOptions) -> None:

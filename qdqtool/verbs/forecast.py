@@ -419,9 +419,14 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     changes, layers = tuple[str, ...](), tuple[DecidingLayer, ...]()
     if first is not None:
         work, floats = in_format(first.format, fp16, int8, own), _floats(int8)
-        said = [_sentence(row, device, floats) for row in rows if row.verdict]
+        said = [
+            (f"Batch {row.batch * engines.batch}: " if options.batches[1:] else "") + _sentence(row, device, floats)
+            for row in rows
+            if row.verdict
+        ]
         unsure = use == "fp16" and any(row.verdict == "equal" and row.ratio > PAYS for row in rows)
-        sentences = (*said, "Use FP16 if you cannot measure." if unsure else f"Use {use.upper()}.")
+        at = f" at batch {first.batch * engines.batch}" if options.batches[1:] else ""
+        sentences = (*said, f"Use FP16{at} if you cannot measure." if unsure else f"Use {use.upper()}{at}.")
         layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
         if first.verdict != "pays" and not engines.has_pairs:
             changes = _changes(first, engines, where.version, target, times)

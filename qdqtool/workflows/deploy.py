@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool import __version__
-from qdqtool.data.loader import Data, inputs_of, open_loader
+from qdqtool.data.loader import Data, DataOptions, inputs_of, open_loader
 from qdqtool.deploying.bench_script import BuildScript
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for, without_shuffles
 from qdqtool.deploying.choice import CandidateTrial, Choice, choose, slow_int8
@@ -85,7 +85,7 @@ def deploy(
         sources = [*opened.files, *files_of(data, *judged_by), *names]
         target, wrong = _checked(opened, sources, folder, options)
         reading, said = apply_known(opened.name, data, options.data_options, [known_preprocess(opened.proto)])
-        fed = open_loader(data, inputs_of(opened.proto.graph), reading).facts().get("shapes", {})
+        fed = _fed(opened, data, reading, options.max_batch or 1)
         expected, attended = _forecast(opened, target, options, fed)
         verdict = verdict_line(target, expected, opened, options.place, attended)
         beat.clear()
@@ -96,6 +96,8 @@ def deploy(
             run.notes += said
             if (options.max_batch or 1) > 1 and not any(one.batched for one in inputs_of(opened.proto.graph)):
                 run.notes.append("--max-batch changes nothing: the batch of the model is fixed, not dynamic")
+            elif (options.max_batch or 1) > 1:
+                run.notes.append(f"times and verdict are of runs of {options.max_batch} samples")
             best = attended or expected
             slow = [one for one in ([] if best is None else best.rows) if one.verdict == "does not pay"]
             for row in (one for one in slow if one.format == FP8.name):
@@ -122,6 +124,19 @@ def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOpt
     if target.version is not None and target.version.unknown_note:
         wrong.append(f"warning: {target.version.unknown_note}")
     return target, wrong
+
+
+def _fed(opened: Model, data: Data, reading: DataOptions, batch: int) -> dict[str, list[int]]:
+    """Input -> shape, of inputs with open sizes: those of the data, and of the batch what the engine is best for."""
+    inputs = inputs_of(opened.proto.graph)
+    shapes: dict[str, list[int]] = dict(open_loader(data, inputs, reading).facts().get("shapes", {}))
+    if batch > 1:
+        batched = {one.name: one.shape for one in inputs if one.batched and one.shape is not None}
+        known = {name: [*(shapes.get(name) or shape)][1:] for name, shape in batched.items()}
+        shapes |= {
+            name: [batch, *map(int, rest)] for name, rest in known.items() if all(isinstance(n, int) for n in rest)
+        }
+    return shapes
 
 
 def _forecast(

@@ -160,7 +160,8 @@ class ImproveResult(Displayed):
         """Why samples do not show that the loss is small enough."""
         high = self.loss.interval.high
         most = "" if is_at_most(high, self.max_loss) or math.isnan(high) else f": it may be up to {high:.4f} (95 %)"
-        return f"{counted(self.samples['report'], 'sample')} cannot show it{most}; more samples can"
+        have, least = self.samples["report"], math.ceil(3 / self.max_loss) if self.max_loss > 0 else 0
+        return f"{counted(have, 'sample')} cannot show it{most}; {f'{least} or more' if have < least else 'more'} can"
 
     def _unmeasured(self) -> list[str]:
         """What the figures do not say without labels: whether the task itself is done better or worse than before."""

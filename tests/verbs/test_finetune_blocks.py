@@ -159,3 +159,20 @@ def test_the_start_comes_back_where_outputs_would_lose(folder: Path, monkeypatch
     result = tune(folder, "lost.onnx", equalize=False)
     assert result.step == 0 and any(re.search("SQNR .* from 30.0 to 20.0 dB", note) for note in result.notes)
     assert (folder / "lost.onnx").read_bytes() == (folder / "q.onnx").read_bytes()
+
+
+def test_scales_that_a_dla_wants_equal_stay_equal(tmp_path: Path) -> None:
+    net = """net (float[1,4,8,8] x) => (float[1,8,4,4] y) <float[4,4,3,3] w1, float[8,4,1,1] w2>
+    { c1 = Conv<pads=[1,1,1,1]>(x, w1) r1 = Relu(c1) p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r1)
+      c2 = Conv(p, w2) y = Relu(c2) }"""
+    data = tmp_path / "d.npz"
+    np.savez(data, x=np.random.default_rng(0).normal(size=(20, 4, 8, 8)).astype(np.float32))
+    onnx.save(model_of(net), tmp_path / "m.onnx")
+    placed = qdqtool.PlanOptions("dla")
+    qdqtool.insert(tmp_path / "m.onnx", data=data, output=tmp_path / "q.onnx", options=qdqtool.InsertOptions(placed))
+    options = FinetuneOptions(run=SHORT, blocks=True, ranges="learn")
+    assert finetune(tmp_path / "q.onnx", data, options, output=tmp_path / "t.onnx").step == 40
+    before, after = initializers(tmp_path / "q.onnx"), initializers(tmp_path / "t.onnx")
+    assert any(before[name] != after[name] for name in before if name.endswith("_scale"))
+    found = qdqtool.lint(tmp_path / "t.onnx", options=qdqtool.LintOptions(target="dla"))
+    assert not [one for one in found.findings if one.code == "Q020"]

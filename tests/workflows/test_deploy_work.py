@@ -196,7 +196,7 @@ def test_killed_at_random_moments_the_results_are_the_same(here: Path, tmp_path:
     draw = random.Random(0)
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         process = start(tmp_path / "parts")
-        time.sleep(took * draw.uniform(0.3, 0.9))
+        time.sleep(took * draw.uniform(0.2, 0.6))
         process.send_signal(number)
         process.wait()
     if not (tmp_path / "parts" / "out").exists():
