@@ -300,10 +300,13 @@ def largest_difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -
 # ---------------------------------------------------------------------- what the channels of an output lose
 
 
-def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.NDArray[np.floating]]) -> float:
+def channel_loss(
+    wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.NDArray[np.floating]], features: bool = False
+) -> float:
     """Mean over the channels of one output of error^2 / variance, no channel counting more than 1: from 0 to 1.
 
-    The channel axis of an output is its shortest one beside the first; with one axis longer than 1 it is all one.
+    The channel axis of an output is its shortest one beside the first, or the last one of an output of `features`
+    (whose shortest axis may be the tokens); with one axis longer than 1 it is all one.
     An output of another shape than the one wanted is lost. The variance is that between samples at one place,
     so that a decode in the graph, which spreads the places of a channel over the image, changes nothing; of one
     sample, or of samples of several shapes, over all places. A channel that never varies is left out.
@@ -315,7 +318,7 @@ def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.N
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return 1.0  # as many rows as there are detections: other detections
     one_shape = len({array.shape for array in wanted}) == 1
-    ours, theirs = _channels(wanted), _channels(got)
+    ours, theirs = _channels(wanted, features), _channels(got, features)
     each = np.dtype(np.float64).itemsize * ours[:1].size  # bytes of a channel
     some = max(2, _BLOCK_BYTES // max(each, 1))  # NumPy sums one channel alone in another order
     ends = np.linspace(0, len(ours), max(1, len(ours) // some) + 1).astype(int)
@@ -329,7 +332,9 @@ def channel_loss(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.N
     return float(np.where(np.isnan(lost), 1.0, lost).mean()) if lost.size else 0.0
 
 
-def sample_losses(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.NDArray[np.floating]]) -> Float64:
+def sample_losses(
+    wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.NDArray[np.floating]], features: bool = False
+) -> Float64:
     """What each sample of one output loses: the mean over its channels of error^2 / variance, none more than 1.
 
     Channels and their variance are those of `channel_loss`. How the loss moves with the samples follows from it; the
@@ -341,12 +346,12 @@ def sample_losses(wanted: Sequence[npt.NDArray[np.floating]], got: Sequence[npt.
     if any(want.shape != have.shape for want, have in zip(wanted, got, strict=True)):
         return np.ones(len(wanted))
     one_shape = len({array.shape for array in wanted}) == 1
-    count, channels = len(wanted) if one_shape else 1, _channels(wanted)
+    count, channels = len(wanted) if one_shape else 1, _channels(wanted, features)
     with np.errstate(over="ignore", invalid="ignore"):
         signal = np.concatenate([_spread(one[None].astype(np.float64), count) for one in channels])
     alive, found = signal > 0, []
     for want, have in zip(wanted, got, strict=True):
-        ours, theirs = (_by_channel(one) if one_shape else one.reshape(1, -1) for one in (want, have))
+        ours, theirs = (_by_channel(one, features) if one_shape else one.reshape(1, -1) for one in (want, have))
         with np.errstate(over="ignore", invalid="ignore"):
             error = ((ours.astype(np.float64) - theirs) ** 2).sum(axis=1)[alive] * len(wanted) / signal[alive]
         found.append(np.minimum(np.where(np.isfinite(error), error, 1.0), 1.0).mean() if alive.any() else 0.0)
@@ -391,18 +396,18 @@ def _squares(channels: Float64) -> Float64:
     return summed
 
 
-def _channels(arrays: Sequence[npt.NDArray[_Real]]) -> npt.NDArray[_Real]:
+def _channels(arrays: Sequence[npt.NDArray[_Real]], features: bool) -> npt.NDArray[_Real]:
     """As [channels, samples and positions]; samples of several shapes are one channel."""
     if len({array.shape for array in arrays}) > 1:
         return np.concatenate([array.ravel() for array in arrays])[None]
-    return np.concatenate([_by_channel(array) for array in arrays], axis=1)
+    return np.concatenate([_by_channel(array, features) for array in arrays], axis=1)
 
 
-def _by_channel(array: npt.NDArray[_Real]) -> npt.NDArray[_Real]:
+def _by_channel(array: npt.NDArray[_Real], features: bool) -> npt.NDArray[_Real]:
     """As [channels, positions]; a first axis that is longer than a sample's 1 counts among the positions."""
     whole = np.atleast_1d(array)
     squeezed = whole.reshape(whole.shape[0], *[size for size in whole.shape[1:] if size != 1])
     if squeezed.ndim < 3 or not squeezed.size:
         return squeezed.reshape(1, -1)
-    axis = 1 + int(np.argmin(squeezed.shape[1:]))
+    axis = squeezed.ndim - 1 if features else 1 + int(np.argmin(squeezed.shape[1:]))
     return np.moveaxis(squeezed, axis, 0).reshape(squeezed.shape[axis], -1)

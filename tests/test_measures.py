@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qdqtool.measures import ChangeSums, ExactSum, Measure, MeasureSums, channel_loss, decibel, largest_difference
+from qdqtool.measures import (
+    ChangeSums,
+    ExactSum,
+    Measure,
+    MeasureSums,
+    channel_loss,
+    decibel,
+    largest_difference,
+    sample_losses,
+)
 
 Array = npt.NDArray[Any]
 
@@ -205,3 +214,15 @@ def test_values_without_end_lose_a_share_and_say_nothing(value: float, where: st
     pair = {"reference": (wild, plain), "model": (plain, wild), "both": (wild, wild)}[where]
     assert 0.0 <= channel_loss(*pair) <= 1.0
     assert where != "model" or channel_loss(*pair) > 0.0
+
+
+def test_tokens_that_hardly_vary_are_no_channels_of_their_own() -> None:
+    """Of six tokens two are padding, whose features move by a hundredth of what the others do."""
+    random = np.random.default_rng(0)
+    size = np.array([1, 1, 1, 1, 0.01, 0.01])[:, None]
+    wanted = [size * random.standard_normal((1, 6, 16)) for _ in range(8)]
+    got = [array + 0.02 * random.standard_normal(array.shape) for array in wanted]
+    assert channel_loss(wanted, got) > 0.3 and sample_losses(wanted, got).min() > 0.3
+    assert channel_loss(wanted, got, features=True) < 0.002 > sample_losses(wanted, got, features=True).max()
+    channels = [np.moveaxis(array, 2, 1)[:, :4] for array in (*wanted, *got)]
+    assert channel_loss(channels[:8], channels[8:]) < 0.002, "the shortest axis of what is no features"

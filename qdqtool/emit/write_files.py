@@ -22,9 +22,9 @@ from qdqtool.emit.layers import FloatLayer, Sources, find_float_layers, name_unn
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.coco_names import shown_names
 from qdqtool.files import FileSet
-from qdqtool.graph.class_rows import class_rows
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset_lower import opset_warnings
+from qdqtool.graph.output_rows import output_rows
 from qdqtool.graph.types import float_tensors
 from qdqtool.graph.view import GraphView
 from qdqtool.graph.weighted import weight_index
@@ -274,7 +274,7 @@ def network_of_graph(
         return None
     shown = shown_names(names)
     (shape,) = (one.shape for one in outputs) if len(outputs) == 1 else (None,)
-    rows = class_rows(view).get(outputs[0].name) if shape is not None and len(shape) == 3 and shape[2] == ROW else None
+    rows = output_rows(view).get(outputs[0].name) if shape is not None and len(shape) == 3 and shape[2] == ROW else None
     if rows is not None:
         family = "rows" if rows == "dense" else "nms"
         return DeepStreamNetwork("detector", family, shown, rows=True, suppressed=rows == "picked", labels=labels)

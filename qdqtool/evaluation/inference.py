@@ -14,7 +14,7 @@ from qdqtool.evaluation.decode_options import DecodeOptions
 from qdqtool.evaluation.detections import Array, Detections
 from qdqtool.evaluation.postprocess import ScriptDecoder, script_decoder
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
-from qdqtool.graph.class_rows import ClassRows
+from qdqtool.graph.output_rows import OutputRows
 from qdqtool.progress import bar
 from qdqtool.runtime.executor import Executor, rows_of_run
 
@@ -33,7 +33,7 @@ class Prediction:
 
 
 def reader_for(
-    reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, ClassRows] | None = None
+    reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, OutputRows] | None = None
 ) -> Reader:
     """What reads these outputs, a classifier or what `decoder_for` gives.
 
@@ -46,7 +46,7 @@ def reader_for(
 
 
 def decoder_for(
-    reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, ClassRows] | None = None
+    reading: DecodeOptions, outputs: Mapping[str, Array], size: Size, rows: Mapping[str, OutputRows] | None = None
 ) -> HeadDecoder | ScriptDecoder:
     """What makes boxes of these outputs; `rows` as `find_decoder` takes them.
 

@@ -6,7 +6,7 @@ The loss is the one that `insert` prints for the outputs (`measures.channel_loss
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -48,18 +48,19 @@ def compared_outputs(reference: Mapping[str, Array], found: Mapping[str, Array],
     return [({n: reference[n][row] for n in names}, {n: found[n][row] for n in names}) for row in rows]
 
 
-def output_signal(pairs: Sequence[Pair]) -> MeasuredModel:
+def output_signal(pairs: Sequence[Pair], features: Collection[str] = ()) -> MeasuredModel:
     """One less the loss at the outputs: 1 for the same outputs, 0 where all signal is lost.
 
-    The loss is the mean over the outputs of `channel_loss`; of integers it is the share of values that differ. Draws
-    of the samples move it as they move the mean of what each sample loses (`sample_losses`).
+    `features` are the outputs whose last axis holds features, see `has_features`. The loss is the mean over the
+    outputs of `channel_loss`; of integers it is the share of values that differ. Draws of the samples move it as they
+    move the mean of what each sample loses (`sample_losses`).
     """
     lost, each = [], []
     for name in pairs[0][0]:
         wanted, got = ([pair[side][name] for pair in pairs] for side in (0, 1))
         if wanted[0].dtype.kind == "f":
-            lost.append(channel_loss(wanted, got))
-            each.append(sample_losses(wanted, got))
+            lost.append(channel_loss(wanted, got, name in features))
+            each.append(sample_losses(wanted, got, name in features))
         else:
             differing = [np.count_nonzero(w != g) for w, g in zip(wanted, got, strict=True)]
             lost.append(sum(differing) / max(1, sum(w.size for w in wanted)))

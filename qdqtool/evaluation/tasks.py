@@ -42,7 +42,7 @@ from qdqtool.evaluation.metrics import MeasuredModel
 from qdqtool.evaluation.output_signal import compared_outputs, output_signal
 from qdqtool.evaluation.samples import Chunk, LabeledSamples
 from qdqtool.evaluation.segmentation import MapReader, class_counts, map_reader, mean_iou
-from qdqtool.graph.class_rows import ClassRows
+from qdqtool.graph.output_rows import OutputRows
 
 Outputs = Mapping[str, Array]
 _INSTALL = "pip install 'qdqtool[eval]'"
@@ -69,7 +69,7 @@ class TaskOptions:
     decoder: str = "auto"
     names: Names | None = None
     postprocess: str | Callable[..., Any] | None = None
-    rows: Mapping[str, ClassRows] = field(default_factory=dict)
+    rows: Mapping[str, OutputRows] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     label_offset: int = 0
 
@@ -250,8 +250,9 @@ class BoxAgreement:
 
 @dataclass(frozen=True)
 class OutputSignal:
-    """What is kept of the signal at FP32's outputs."""
+    """What is kept of the signal at FP32's outputs; `rows` is what the graph says of them."""
 
+    rows: Mapping[str, OutputRows] = field(default_factory=dict)
     title: str = "signal at the outputs"
     compares: bool = True
 
@@ -261,7 +262,7 @@ class OutputSignal:
 
     def measure(self, found: Sequence[Any], reference: Sequence[Any]) -> MeasuredModel:
         """One less the loss at the outputs."""
-        return output_signal(found)
+        return output_signal(found, [name for name, rows in self.rows.items() if rows == "features"])
 
 
 @dataclass(frozen=True)
@@ -370,36 +371,33 @@ def unlabeled_task(outputs: Outputs, size: Size, options: TaskOptions, name: str
         return ChosenTask(ClassAgreement(), ("no labels: compared with the best class of FP32",))
     if options.is_automatic and not any(values.dtype.kind == "f" for values in outputs.values()):
         why = QdqError(name, "cannot be measured on a task: there are no labels and no float output", COMPARE)
-        return _at_outputs("no labels and no float output: compared by the share of equal values", why)
+        note = "no labels and no float output: compared by the share of equal values"
+        return ChosenTask(OutputSignal(), (note,), unread=why)
     try:
         decoder = decoder_for(options.reading, outputs, size, options.rows)
     except QdqError as error:
         if not options.is_automatic:
             raise
         note = "no labels and no decoder that fits: compared by the loss at the outputs"
-        return _at_outputs(note, _unread(name, error))
+        return ChosenTask(OutputSignal(options.rows), (note,), unread=_unread(name, error))
     if not _has_pycocotools():
         missing = MissingPackageError("pycocotools", "is not installed, and agreement of boxes needs it", _INSTALL)
         note = f"no labels, and comparing boxes needs pycocotools ({_INSTALL}): compared by the loss at the outputs"
-        return _at_outputs(note, missing)
+        return ChosenTask(OutputSignal(options.rows), (note,), unread=missing)
     _refuse_more_names(decoder, options)
     return ChosenTask(BoxAgreement(decoder), ("no labels: compared with the boxes of FP32",))
-
-
-def _at_outputs(note: str, unread: QdqError) -> ChosenTask:
-    return ChosenTask(OutputSignal(), (note,), unread=unread)
 
 
 def _unread(name: str, error: QdqError) -> QdqError:
     return QdqError(name, f"cannot be measured on a task: {error.reason}", f"{error.todo}; {COMPARE}")
 
 
-def task_of_boxes(chosen: ChosenTask, found: Sequence[Any]) -> ChosenTask:
+def task_of_boxes(chosen: ChosenTask, found: Sequence[Any], rows: Mapping[str, OutputRows]) -> ChosenTask:
     """The task, or the signal at the outputs where FP32 finds no box that agreement could be held against."""
     if not isinstance(chosen.task, BoxAgreement) or any((one.scores > SURE).any() for one in found):
         return chosen
     note = f"FP32 finds no box above a score of {SURE} in {len(found)} samples: compared by the loss at the outputs"
-    return ChosenTask(OutputSignal(), (note, "check that --preprocess is what the model was trained with"))
+    return ChosenTask(OutputSignal(rows), (note, "check that --preprocess is what the model was trained with"))
 
 
 def _refuse_more_names(decoder: Decoder, options: TaskOptions) -> None:

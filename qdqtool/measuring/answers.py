@@ -104,7 +104,7 @@ class Answers:
         except QdqError:
             return cls()
         reads: Reads = "boxes" if isinstance(task, BoxAgreement) else "classes"
-        if reads == "boxes" and task_of_boxes(chosen, found) is not chosen:
+        if reads == "boxes" and task_of_boxes(chosen, found, run.rows) is not chosen:
             return cls(reads)  # no box that the other model could have lost
         return cls(reads, task, chunks, found, where, provider)
 

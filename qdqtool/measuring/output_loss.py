@@ -19,6 +19,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import student_interval
 from qdqtool.evaluation.metrics import Figure
 from qdqtool.graph.model import Model
+from qdqtool.graph.output_rows import has_features
 from qdqtool.measures import channel_loss, sample_losses
 from qdqtool.progress import steps
 from qdqtool.runtime.activations import ObservableModel, OrtActivations
@@ -72,6 +73,7 @@ class OutputReference:
         provider: execution provider of onnxruntime (default cpu).
         where: what messages call the model.
         picked: outputs whose rows are compared as sets.
+        features: of each output, whether its last axis holds features, see `has_features`.
     """
 
     samples: tuple[Batch, ...]
@@ -79,7 +81,8 @@ class OutputReference:
     wanted: tuple[tuple[Float32, ...], ...]
     provider: str
     where: object
-    picked: tuple[PickedRows, ...] = ()
+    picked: tuple[PickedRows, ...]
+    features: tuple[bool, ...]
 
     @classmethod
     def of(cls, model: ObservableModel, samples: Sequence[Batch], given: FloatOutputs | None = None) -> OutputReference:
@@ -96,7 +99,8 @@ class OutputReference:
             wanted = _outputs(OrtActivations.of(model, outputs, few_runs=True), samples, outputs)
         else:
             wanted = tuple(taken)
-        return cls(tuple(samples), outputs, wanted, model.provider, model.where, picked_rows(model.view))
+        features = tuple(has_features(model.view, name) for name in outputs)
+        return cls(tuple(samples), outputs, wanted, model.provider, model.where, picked_rows(model.view), features)
 
     def loss(self, model: Model) -> float:
         """What a form of the model loses; see `loss_of`."""
@@ -109,8 +113,8 @@ class OutputReference:
         """
         made = None if given is None else given.of(len(self.samples))
         got = self._ordered(self._run(model) if made is None else made)
-        losses = [channel_loss(wanted, arrays) for wanted, arrays in self._pairs(got)]
-        each = np.mean([sample_losses(wanted, arrays) for wanted, arrays in self._pairs(got)], axis=0)
+        losses = [channel_loss(*compared) for compared in self._pairs(got)]
+        each = np.mean([sample_losses(*compared) for compared in self._pairs(got)], axis=0)
         value = sum(losses) / len(losses)
         return Figure(value, student_interval(value, each * (value / each.mean()) if each.any() else each))
 
@@ -126,13 +130,13 @@ class OutputReference:
 
     def loss_of(self, got: Sequence[Sequence[npt.NDArray[np.floating]]]) -> float:
         """Mean over outputs of what their channels lose, from 0 to 1; see `measures.channel_loss`."""
-        losses = [channel_loss(wanted, arrays) for wanted, arrays in self._pairs(self._ordered(got))]
+        losses = [channel_loss(*compared) for compared in self._pairs(self._ordered(got))]
         return sum(losses) / len(losses)
 
-    def _pairs(self, got: Sequence[Sequence[Array]]) -> Iterator[tuple[list[Array], list[Array]]]:
-        """Of each output, what is wanted and what came, sample by sample."""
-        for index in range(len(self.outputs)):
-            yield [arrays[index] for arrays in self.wanted], [arrays[index] for arrays in got]
+    def _pairs(self, got: Sequence[Sequence[Array]]) -> Iterator[tuple[list[Array], list[Array], bool]]:
+        """Of each output, what is wanted and what came, sample by sample, and whether it holds features."""
+        for index, features in enumerate(self.features):
+            yield [arrays[index] for arrays in self.wanted], [arrays[index] for arrays in got], features
 
     def _ordered(self, got: Sequence[Sequence[Array]]) -> Sequence[Sequence[Array]]:
         """Outputs whose rows a TopK picked have them in the order of the float model's."""

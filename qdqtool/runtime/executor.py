@@ -14,8 +14,8 @@ import numpy.typing as npt
 import onnx
 
 from qdqtool.errors import QdqError
-from qdqtool.graph.class_rows import ClassRows, class_rows
 from qdqtool.graph.model import Model
+from qdqtool.graph.output_rows import OutputRows, output_rows
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.array_file import ArrayFile
 from qdqtool.runtime.emulated_formats import emulated
@@ -43,8 +43,8 @@ class RunsInParts(Protocol):
         ...
 
 
-def rows_of_run(run: RunsBatches) -> Mapping[str, ClassRows]:
-    """What the graph says of a model's rows, see `class_rows`; nothing for an engine, whose graph is not known."""
+def rows_of_run(run: RunsBatches) -> Mapping[str, OutputRows]:
+    """What the graph says of a model's rows, see `output_rows`; nothing for an engine, whose graph is not known."""
     return run.rows if isinstance(run, Executor) else {}
 
 
@@ -53,7 +53,7 @@ class Executor:
 
     Attributes:
         names: what `run` gives, in order.
-        rows: outputs whose last column is the number of a class, see `class_rows`.
+        rows: what the rows of its outputs are, see `output_rows`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Executor:
         providers = provider_names(runtime, provider)
         view = model.view
         part = runnable_part(model, runtime, providers)
-        self.rows = class_rows(view)
+        self.rows = output_rows(view)
         self.names = tuple(dict.fromkeys(tensor_outputs(model.graph) if outputs is None else outputs))
         if not self.names:
             raise QdqError(where, "has no output to compute that is a tensor", "is the model complete?")

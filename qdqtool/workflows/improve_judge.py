@@ -62,10 +62,10 @@ class CrossJudge:
         self._judges = judges
         tasks: list[Task] = [one.chosen.task for one in judges]
         if len({type(one) for one in tasks}) > 1:  # FP32 finds boxes in one half alone
-            tasks = [OutputSignal() for _ in tasks]
-        self._tasks = [(one, *_beside(one, judge.found)) for one, judge in zip(tasks, judges, strict=True)]
+            tasks = [judge.signal for judge in judges]
+        self._tasks = [(one, *_beside(one, judge)) for one, judge in zip(tasks, judges, strict=True)]
         if len({type(own[-1]) for own in self._tasks}) > 1:
-            self._tasks = [(one, OutputSignal()) for one in tasks]
+            self._tasks = [(one, judge.signal) for one, judge in zip(tasks, judges, strict=True)]
         self.title = tasks[0].title
         self.labeled = isinstance(tasks[0], LABELED)
         self.beside = self._tasks[0][1].title if len(self._tasks[0]) > 1 else ""
@@ -102,8 +102,8 @@ class CrossJudge:
         return Measured(name, figures[0], figures[1] if len(figures) > 1 else None)
 
 
-def _beside(task: Task, found: Sequence[Any]) -> tuple[Task, ...]:
+def _beside(task: Task, judge: Judge) -> tuple[Task, ...]:
     """What tells how near answers are to FP32's, beside a task; nothing where the task itself tells it."""
-    if isinstance(task, LabeledBoxes) and any((boxes.scores > SURE).any() for boxes, _ in found):
+    if isinstance(task, LabeledBoxes) and any((boxes.scores > SURE).any() for boxes, _ in judge.found):
         return (BoxAgreement(task.decoder),)
-    return () if isinstance(task, OutputSignal) else (OutputSignal(),)  # probabilities end at 1, outputs nowhere
+    return () if isinstance(task, OutputSignal) else (judge.signal,)  # probabilities end at 1, outputs nowhere

@@ -88,6 +88,7 @@ class Judge:
         chosen: the task.
         count: how many samples there are.
         found: what FP32 finds in each sample.
+        signal: the task that compares the outputs.
         reference: the figure of the FP32 model.
         reference_warning: a sentence where that is so low by labels that losses against it mean nothing; else "".
     """
@@ -101,6 +102,7 @@ class Judge:
         self.samples: LabeledSamples = open_samples(data[0], inputs, data[1])
         self._outputs = last_in_reach(plain)
         self._float = Executor(plain, self._outputs, "FP32")
+        self.signal = OutputSignal(self._float.rows)
         self._held: Sequence[tuple[Chunk, Mapping[str, Any]]] = ()
         self.count = 0
         self.chosen, self.found = self._read_float(self._choose(options))
@@ -168,7 +170,7 @@ class Judge:
         whole = [value.name for value in self._plain.proto.graph.output]
         if set(whole) - set(self._outputs):
             note = f"onnxruntime cannot compute the outputs: measured at {', '.join(self._outputs)}"
-            return ChosenTask(OutputSignal(), (note,))
+            return ChosenTask(self.signal, (note,))
         outputs = self._float.run(chunk.batch)
         self._require_finite(outputs, 0)
         return choose_task(outputs, chunk, self.samples, replace(options, rows=self._float.rows))
@@ -176,7 +178,7 @@ class Judge:
     def _read_float(self, chosen: ChosenTask) -> tuple[ChosenTask, list[Any]]:
         """What FP32 finds in all samples, and the task, which is another one where FP32 finds nothing to agree with."""
         found = self.read(None, [chosen.task])[0]
-        again = task_of_boxes(chosen, found)
+        again = task_of_boxes(chosen, found, self._float.rows)
         return (chosen, found) if again is chosen else (again, self.read(None, [again.task])[0])
 
     def _require_finite(self, outputs: Mapping[str, Any], first: int) -> None:

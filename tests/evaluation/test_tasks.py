@@ -71,10 +71,10 @@ def test_a_detector_is_held_against_its_own_boxes() -> None:
     assert isinstance(found.task, BoxAgreement)
     unsure = Detections(np.zeros((1, 4), np.float32), np.array([0.2], np.float32), np.zeros(1, np.int64))
     sure = Detections(np.zeros((1, 4), np.float32), np.array([0.9], np.float32), np.zeros(1, np.int64))
-    assert task_of_boxes(found, [unsure, sure]) is found
-    again = task_of_boxes(found, [unsure])
+    assert task_of_boxes(found, [unsure, sure], {}) is found
+    again = task_of_boxes(found, [unsure], {})
     assert isinstance(again.task, OutputSignal) and "score of 0.3" in again.notes[0]
-    assert task_of_boxes(again, [unsure]) is again
+    assert task_of_boxes(again, [unsure], {}) is again
 
 
 def test_a_map_of_classes_is_not_taken_for_boxes() -> None:

@@ -15,7 +15,7 @@ from qdqtool.display import named
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs, HeadSettings, RecognizedHead, Size
 from qdqtool.evaluation.decode_options import Selection
-from qdqtool.graph.class_rows import ClassRows
+from qdqtool.graph.output_rows import OutputRows
 
 # family -> the file here that knows it
 FAMILIES = {
@@ -44,7 +44,7 @@ def find_decoder(
     outputs: Mapping[str, Any],
     input_size: Size,
     selection: Selection | None = None,
-    rows: Mapping[str, ClassRows] | None = None,
+    rows: Mapping[str, OutputRows] | None = None,
 ) -> HeadDecoder:
     """The decoder of a name, fitted to a model's outputs; "auto" tries every family and takes the one that fits.
 
@@ -55,7 +55,7 @@ def find_decoder(
             INT8 model give those of its FP32 original, so that both are read alike.
         input_size: (width, height) of the input.
         selection: what is kept.
-        rows: outputs whose last column is the number of a class, see `class_rows`; None where no graph is known: values
+        rows: what the rows of outputs are, see `output_rows`; None where no graph is known: values
             tell them then, shapes alone do not.
 
     Raises:

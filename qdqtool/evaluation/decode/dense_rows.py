@@ -16,7 +16,7 @@ from qdqtool.evaluation.decode.head import Candidates, HeadOutputs, RecognizedHe
 from qdqtool.evaluation.decode.queries import are_fractions
 from qdqtool.evaluation.decode.ssd import corners_in_order
 from qdqtool.evaluation.detections import Array
-from qdqtool.graph.class_rows import ClassRows
+from qdqtool.graph.output_rows import OutputRows
 
 IOU = 0.45  # nms-iou-threshold of DeepStream-Yolo's configurations
 COLUMNS = 6
@@ -39,7 +39,7 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
     return RecognizedHead(f"{name} {list(shape)}, best class picked in the graph", IOU, partial(_read, name=name))
 
 
-def rows_of(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> ClassRows | None:
+def rows_of(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> OutputRows | None:
     """What the rows of an output are, whose last column is the number of a class; None where it is no such number.
 
     The graph tells, where it is known. Else values do: whole numbers behind corners in order and scores; there are as
@@ -48,7 +48,7 @@ def rows_of(seen: HeadOutputs, name: str, shape: tuple[int, ...]) -> ClassRows |
     if len(shape) != 3 or shape[2] != COLUMNS:
         return None
     if name in seen.rows:
-        return seen.rows[name]
+        return None if seen.rows[name] == "features" else seen.rows[name]
     if name not in seen.arrays or not _are_rows(seen.arrays[name]):
         return None
     return "dense" if any(strides_of(shape[1], seen.size, each) for each in (1, 3)) else "picked"

@@ -15,7 +15,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode_options import Selection
 from qdqtool.evaluation.detections import Array, Detections, Float32
 from qdqtool.evaluation.nms import Float64, select
-from qdqtool.graph.class_rows import ClassRows
+from qdqtool.graph.output_rows import OutputRows
 
 Size = tuple[int, int]
 Candidates = tuple[Float64, Float32]  # corners (B, N, 4) in pixels of the input, scores (B, N, C)
@@ -45,14 +45,14 @@ class HeadOutputs:
         arrays: name -> values of one batch; empty where only shapes are known.
         size: (width, height) of the input.
         settings: what the user said.
-        rows: outputs whose last column the graph makes of an index, see `class_rows`; empty where no graph is known.
+        rows: what the rows of outputs are, see `output_rows`; empty where no graph is known.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     arrays: Mapping[str, Array] = field(default_factory=dict)
     size: Size = (0, 0)
     settings: HeadSettings = field(default_factory=HeadSettings)
-    rows: Mapping[str, ClassRows] = field(default_factory=dict)
+    rows: Mapping[str, OutputRows] = field(default_factory=dict)
 
     def of_rank(self, rank: int) -> dict[str, tuple[int, ...]]:
         """The outputs with so many dimensions."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs whose last column is the number of a class, not a score, as the graph shows it. Values are not looked at.
+"""What the rows of an output are, as the graph shows it: features of tokens, or boxes that end in a class's number.
 
-Such rows are what DeepStream-Yolo's exports end in (box, best score, its class), and detectors that pick their boxes in
-the graph (YOLOv10, YOLO26, NMS). Shapes do not tell them from the rows of a YOLO of one class.
+Values are not looked at. DeepStream-Yolo's exports end in rows of a box, its best score and the class of that, and so
+do detectors that pick their boxes in the graph (YOLOv10, YOLO26, NMS). Shapes do not tell them from the rows of a YOLO
+of one class, nor tokens from features.
 """
 
 from __future__ import annotations
@@ -11,26 +12,48 @@ from collections.abc import Mapping
 from typing import Literal
 
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.weighted import weight_index
 from qdqtool.rule_files import operator_set
 
-ClassRows = Literal["dense", "picked"]  # a row for each candidate; or for those that TopK or an NMS picked
+# A row for each candidate, ending in the number of a class; or for those that TopK or an NMS picked; or the features of
+# a token or a query.
+OutputRows = Literal["dense", "picked", "features"]
 
 # What an index passes on its way to the last column, beside what moves values; the first input is the one that matters.
 _OF_AN_INDEX = frozenset({"Cast", "GatherElements", "GatherND", "Mod", "Floor", "Sub", "Div"})
+_VALUE_BY_VALUE = frozenset({"Add", "Sub", "Mul", "Div", "Cast", "Softmax"})
 
 
-def class_rows(view: GraphView) -> Mapping[str, ClassRows]:
-    """Output -> what its rows are, for those whose last column the graph makes of an ArgMax, a TopK or an NMS.
+def output_rows(view: GraphView) -> Mapping[str, OutputRows]:
+    """Output -> what its rows are: those that hold features, and those whose last column is an index.
 
-    The main graph only; Q/DQ pairs are seen through.
+    An index is what an ArgMax, a TopK or an NMS says. The main graph only; Q/DQ pairs are seen through.
     """
-    found: dict[str, ClassRows] = {}
+    found: dict[str, OutputRows] = {}
     for output in view.outputs:
+        if has_features(view, output):
+            found[output] = "features"
         joined = _back(view, output, operator_set("rearranging") | {"Cast"})
         if joined is None or joined.op != "Concat" or not joined.inputs or not _is_index(view, joined.inputs[-1]):
             continue
         found[output] = "picked" if _has_picking(view, joined) else "dense"
     return found
+
+
+def has_features(view: GraphView, name: str) -> bool:
+    """Whether the last axis of a tensor is what a linear layer or a LayerNormalization makes, value by value since."""
+    met, todo = {name}, [name]
+    while todo:
+        node = view.producer(todo.pop())
+        if node is None:
+            continue
+        if node.op == "LayerNormalization" or (node.op == "MatMul" and weight_index(view, node) == 1):
+            return True
+        if node.op in _VALUE_BY_VALUE or node.op in operator_set("act") | operator_set("passing"):
+            before = {one for one in node.inputs if one and not view.is_constant(one)} - met
+            met |= before
+            todo += before
+    return False
 
 
 def _back(view: GraphView, name: str, through: frozenset[str]) -> Node | None:
