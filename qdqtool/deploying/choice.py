@@ -17,6 +17,7 @@ from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.loss_scale import is_at_most
 from qdqtool.evaluation.metrics import Figure, figure_json
+from qdqtool.forecasting.formats import SAME_COST, is_below
 from qdqtool.formats import INT8
 
 # What loses no more than half a point in a hundred is taken for as good where no largest loss is named.
@@ -24,8 +25,6 @@ AS_GOOD = 0.005
 LAYERS = "layers"
 # Answers that lie no more than a quarter farther from FP32's are taken for as near: what samples tell of that varies.
 AS_NEAR = 0.25
-# Costs that lie closer are taken for equal: forecasts are not better than that.
-SAME_COST = 0.02
 _SAME = f"{100 * SAME_COST:g} %"
 # INT8 that loses more of a metric, with all of its interval, is of no use to anybody; by labels `USELESS`. Agreement
 # counts every answer that changes, also from wrong to right, and AP of boxes every pixel that they move: with 0.67 of
@@ -83,7 +82,7 @@ class DeployCost:
         """Whether it is cheaper than another, beyond what a forecast can tell."""
         for own, its in zip(self.order[:2], other.order[:2], strict=True):
             if min(own, its) < math.inf:
-                return own * (1 + SAME_COST) < its
+                return is_below(own, its)
         return self.order < other.order
 
     @property

@@ -22,6 +22,9 @@ Verdict = Literal["pays", "equal", "does not pay"]
 PAYS = 1.05
 """A format pays whose ratio is surely above this, and does not pay if it is surely below."""
 
+SAME_COST = 0.02
+"""Costs that lie closer are taken for equal: forecasts are not better than that."""
+
 _NARROWS = 0.25  # the power of the share of time that changes by which an interval narrows (forecast_backtest.py)
 _BUILDS = 1.03  # a guess: the builder's choices differ from build to build, also where both engines compute the same
 _INT4_BITS, _INT4_SCALES = 4, 16 / 128  # a value, and its part of an FP16 scale for each block of 128
@@ -177,6 +180,17 @@ def compared(
     low, high = ratio / spread, ratio * spread
     verdict: Verdict = "pays" if low > PAYS else "does not pay" if high < PAYS else "equal"
     return replace(row, ratio=ratio, ratio_low=low, ratio_high=high, verdict=verdict)
+
+
+def is_below(cost: float, other: float) -> bool:
+    """Whether a cost, a time or bytes, is below another beyond what a forecast can tell."""
+    return cost * (1 + SAME_COST) < other
+
+
+def fastest_format(rows: Sequence[FormatTime]) -> FormatTime:
+    """The format to take: the first of those that take as long as the fastest, FP16 first."""
+    fastest = min(row.milliseconds for row in rows)
+    return next(row for row in rows if not is_below(fastest, row.milliseconds))
 
 
 def deciding_layers(

@@ -26,7 +26,9 @@ from qdqtool.forecasting.formats import (
     FormatTime,
     compared,
     deciding_layers,
+    fastest_format,
     in_format,
+    is_below,
     time_of,
 )
 from qdqtool.forecasting.layer_time import LayerTimes
@@ -73,7 +75,8 @@ class BoardForecast:
         device: whose figures were taken.
         version: of TensorRT; None for TensorRT for RTX.
         rows: one for each batch and format, FP16 first.
-        use: the format to take: the first that pays and is as fast as the fastest within 5 %, else fp16.
+        use: the format to take, as `deploy` chooses by time: FP16, or the first other one, that is as fast as the
+            fastest within 2 %.
         sentences: why, one for each format, and the format to take.
         changes: what would change the verdict, a sentence each.
         layers: those whose time differs most between FP16 and the first other format, the most first.
@@ -412,9 +415,7 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
             raise QdqError(f"--batch {batch}", f"the model has a batch of {engines.batch}", "give a multiple of it")
         rows += _rows(chosen, fp16, int8, times, batch // engines.batch, own)
     first = next((row for row in rows if row.verdict), None)
-    paying = [row for row in rows if row.verdict == "pays" and row.batch == rows[0].batch]
-    fastest = min((row.milliseconds for row in paying), default=0.0)
-    use = next((row.format for row in paying if row.milliseconds <= PAYS * fastest), "fp16")  # the one named first
+    used = fastest_format([row for row in rows if row.batch == rows[0].batch])
     sentences: tuple[str, ...] = (_NO_OTHER,)
     changes, layers = tuple[str, ...](), tuple[DecidingLayer, ...]()
     if first is not None:
@@ -424,9 +425,9 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
             for row in rows
             if row.verdict
         ]
-        unsure = use == "fp16" and any(row.verdict == "equal" and row.ratio > PAYS for row in rows)
         at = f" at batch {first.batch * engines.batch}" if options.batches[1:] else ""
-        sentences = (*said, f"Use FP16{at} if you cannot measure." if unsure else f"Use {use.upper()}{at}.")
+        unsure = " unless a measurement shows otherwise" if used.verdict == "equal" else ""
+        sentences = (*said, f"Use {used.format.upper()}{at}{unsure}.")
         layers = tuple(deciding_layers(work, fp16, times, first.batch // engines.batch)[:_DECIDING])
         if first.verdict != "pays" and not engines.has_pairs:
             changes = _changes(first, engines, where.version, target, times)
@@ -435,7 +436,7 @@ def _board(text: str, where: Destination, device: Device, engines: Engines, opti
     rows = [replace(row, batch=row.batch * engines.batch) for row in rows]
     missing = tuple(one for one in options.formats if not runs[one])
     return BoardForecast(
-        text, where.title, device, where.version, tuple(rows), use, sentences, changes, layers, missing
+        text, where.title, device, where.version, tuple(rows), used.format, sentences, changes, layers, missing
     )
 
 
@@ -474,7 +475,7 @@ def _sentence(row: FormatTime, device: Device, floats: str) -> str:
     if row.verdict == "pays":
         return f"{name} pays ({ratio})."
     said = f"{name} {_WORDS[row.verdict]} ({ratio})"
-    if row.verdict == "equal" and not 1 / PAYS <= row.ratio <= PAYS:
+    if row.verdict == "equal" and (is_below(1, row.ratio) or is_below(row.ratio, 1)):
         said = f"{name} {'may pay' if row.ratio > 1 else 'will hardly pay'} ({ratio}); bench both"
     if row.format == "int4":
         return f"{said}: only the weights of matrix products are smaller."

@@ -18,7 +18,6 @@ from qdqtool.deploying.candidates import DeployCandidate, Form
 from qdqtool.deploying.choice import (
     AS_GOOD,
     AS_NEAR,
-    SAME_COST,
     CandidateTrial,
     DeployCost,
     slow_int8,
@@ -26,6 +25,7 @@ from qdqtool.deploying.choice import (
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.bootstrap import Interval
 from qdqtool.evaluation.metrics import Figure, figure_json, loss_in_words
+from qdqtool.forecasting.formats import SAME_COST
 
 
 def trial(name: str, loss: float, megabytes: float | None, form: Form = "qdq", layers: int = 10) -> CandidateTrial:

@@ -13,7 +13,11 @@ import pytest
 
 from qdqtool import insert
 from qdqtool.deploying.board_ratios import fast_devices, pays_nowhere
+from qdqtool.deploying.candidates import DeployCandidate, Form
+from qdqtool.deploying.choice import CandidateTrial, DeployCost, choose
 from qdqtool.errors import QdqError
+from qdqtool.evaluation.bootstrap import Interval
+from qdqtool.evaluation.metrics import Figure
 from qdqtool.forecasting.devices import known_devices
 from qdqtool.formats import INT8
 from qdqtool.match.plan import PlanOptions
@@ -24,6 +28,7 @@ from qdqtool.verbs.insert_options import InsertOptions
 from tests.graphs import model_of
 
 _SIDE = 80
+FORMS: tuple[Form, Form] = ("fp16", "qdq")
 
 
 def convolutions(batch: str = "1", side: str = str(_SIDE)) -> onnx.ModelProto:
@@ -56,6 +61,24 @@ def test_int8_pays_for_large_convolutions() -> None:
     assert (half.format, half.verdict, int8.format, int8.verdict) == ("fp16", "", "int8", "pays")
     assert found.use == "int8" and 1.3 < int8.ratio < 2 and int8.low < int8.milliseconds < int8.high
     assert int8.megabytes < half.megabytes and found.changes == ()
+
+
+@pytest.mark.parametrize("side", [16, 18, 20, 24, 40])  # from 0.96 to 1.3 of FP16's speed on this card
+def test_the_format_to_use_is_the_one_that_deploy_keeps_where_it_loses_nothing(side: int) -> None:
+    found = board(convolutions(side=str(side)), "rtx4090:10.13.3", formats=("int8",))
+    none = Figure(0.0, Interval(0.0, 0.0))
+    trials = [
+        CandidateTrial(
+            DeployCandidate(row.format, form, (), "why"), none, DeployCost(1.0, 1, "", microseconds=row.milliseconds)
+        )
+        for row, form in zip(found.rows, FORMS, strict=True)
+    ]
+    kept = choose(trials, None, lambda one, other: none).kept.candidate.name
+    assert found.use == kept and f"Use {kept.upper()}" in found.sentences[-1]
+    assert ("unless a measurement shows otherwise" in found.sentences[-1]) == (
+        found.rows[1].verdict == "equal" and kept == "int8"
+    )
+    assert ("may pay" in found.sentence) == (found.rows[1].verdict == "equal" and kept == "int8")
 
 
 def test_attention_over_many_tokens_does_not_pay_and_the_reason_is_named() -> None:
