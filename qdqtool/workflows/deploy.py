@@ -57,7 +57,7 @@ from qdqtool.workflows.deploy_options import DeployOptions
 from qdqtool.workflows.deploy_other_builds import added_layers_note, loss_of_other_build
 from qdqtool.workflows.deploy_result import DeployResult, judged_on, trials_json
 from qdqtool.workflows.deploy_split import split_data, write_samples
-from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
+from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out, kept_name
 from qdqtool.workflows.deploy_verdict import verdict_line
 from qdqtool.workflows.deploy_work import DeployWork, Measurement, unfinished
 from qdqtool.workflows.judge import Judge, Judges, target_of_candidate
@@ -177,6 +177,7 @@ class Outcome:
         notes: sentences for the user.
         left: what does not run in INT8, or not on the DLA.
         labeled: whether the figures are held against labels.
+        beside: what the model to time it against loses on the same samples, in words; "" without one.
     """
 
     loss: Figure
@@ -187,6 +188,7 @@ class Outcome:
     notes: tuple[str, ...]
     left: LayersLeft
     labeled: bool = False
+    beside: str = ""
 
 
 class _Deployment:
@@ -255,9 +257,9 @@ class _Deployment:
             chosen = Choice(floats[0], _GUESSES, None)
         kept, reason = chosen.kept, chosen.reason
         verdict = self._verdict_of(trials, kept)
-        outcome = self.write(kept.candidate, place, folder)
+        outcome = self.write(chosen, place, folder)
         outcome = replace(outcome, notes=(*outcome.notes, *filter(None, [added_layers_note(kept)])))
-        builds, beside = [outcome.build], ""
+        builds = [outcome.build]
         if chosen.other is not None:
             other, made = chosen.other.candidate, self._made[chosen.other.candidate.name]
             cut = layers_left(other, made, self._target).warning
@@ -268,8 +270,7 @@ class _Deployment:
         slow = "" if self._device is None else slow_int8(kept, trials, self._device.name)
         loss = loss_in_words(self.metric, outcome.loss, self._split.counts["report"])
         where = judged_on(independent=options.eval_data is not None)
-        said = [verdict, f"Kept {kept.candidate.name}: {reason}. On {where}: {loss}."]
-        said += [f"{beside}."] if beside else []
+        said = [verdict, f"Kept {kept.candidate.name}: {reason}. On {where}: {loss}.", *filter(None, [outcome.beside])]
         warnings = (outcome.warning, self._judges.reference_warning, outcome.left.warning)
         said += [f"Warning: {text}." for text in warnings if text]
         write_guide(place, self._target.place.title, said, builds, self._job)
@@ -408,8 +409,9 @@ class _Deployment:
         cost = cost_of_candidate(candidate, made, self._target, self._device, self._job.fed)
         return Measurement(found.figure, found.change, cost, judged.notes)
 
-    def write(self, candidate: DeployCandidate, place: Path, folder: Path) -> Outcome:
-        """Report on the kept candidate, and write its files."""
+    def write(self, choice: Choice, place: Path, folder: Path) -> Outcome:
+        """Report on the kept candidate and the one beside it, and write the files of the first."""
+        candidate = choice.kept.candidate
         self._beat.begin(f"{candidate.name}: measuring for the report")
         judge = self._judges.to_report(self._split.report)
         self.metric = judge.chosen.task.title
@@ -448,9 +450,25 @@ class _Deployment:
                 f"{first}{kept} may lose much: {said}{how}; --max-loss X keeps {kept} only where it loses at most X"
             )
         labeled = judge.chosen.labeled
-        return Outcome(
-            loss, word, judge.reference.value, warning, package.build, tuple(dict.fromkeys(notes)), left, labeled
-        )
+        of_float = judged.notes if candidate.is_float else ()
+        beside = "" if choice.other is None else self._loss_beside(choice.other.candidate, judge, of_float)
+        said = tuple(dict.fromkeys(notes))
+        return Outcome(loss, word, judge.reference.value, warning, package.build, said, left, labeled, beside)
+
+    def _loss_beside(self, other: DeployCandidate, judge: Judge, of_float: Sequence[str]) -> str:
+        """A sentence on what the model to time beside the kept one loses on the samples of the report.
+
+        It ends with what is to be known of the figure of the one without INT8.
+        """
+        name = f"{kept_name(other, self._job.stem)}.onnx ({other.name}) is there to time beside it"
+        self._beat.begin(f"{other.name}: measuring for the report")
+        try:
+            model = target_of_candidate(other, self._made[other.name], self._target)
+            loss = loss_in_words(self.metric, judge.loss(model), judge.count)
+        except QdqError as error:
+            return f"{name}; it was not measured on the same samples: {error.reason}."
+        notes = model.notes if other.is_float else of_float
+        return " ".join([f"{name}; on the same samples: {loss}.", *(f"{note}." for note in notes)])
 
     def _loss_of_other_build(self, candidate: DeployCandidate, judge: Judge) -> str:
         def said(model: TargetModel) -> str:

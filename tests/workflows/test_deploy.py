@@ -300,6 +300,10 @@ def test_fp16_and_its_script_stand_beside_a_kept_int8(here: Path, place: str) ->
     assert "time_of net.int8.trtexec.sh" in (result.folder / "bench.sh").read_text()
     guide = (result.folder / "README.md").read_text()
     assert len(guide.splitlines()) <= 10 and result.verdict in guide and result.format_loss() in guide
+    beside = next(line for line in guide.splitlines() if line.startswith("net.fp16.onnx (fp16) "))
+    loss = rf"{result.metric} loss -?0\.\d{{4}} \(95 %: .* to .*, {result.samples['report']} samples\)\."
+    assert re.search(f"on the same samples: {loss}", beside)
+    assert ("FP16 is measured as FP32" in beside) is (place == "8.6.1")
     plain = onnx.load(result.folder / "net.fp16.onnx")
     assert not has_qdq(GraphView(plain.graph))
     assert any(one.data_type == onnx.TensorProto.FLOAT16 for one in plain.graph.initializer) is (place == "11.4")
@@ -311,6 +315,9 @@ def test_int8_that_the_forecast_has_slower_than_fp16_is_not_kept(here: Path, tmp
     result = deploy(onnx.load(here / "net.onnx"), here / "data.npy", tmp_path / "out", options)
     assert result.chosen.name == "fp16" and not result.slow
     assert facts_of(result)["other_build"] == "model.int8.trtexec.sh", "INT8 to time it against"
+    guide = (result.folder / "README.md").read_text()
+    assert len(guide.splitlines()) <= 10 and result.format_loss() in guide
+    assert re.search(rf"^model\.int8\.onnx \(insert-\w+\) .* same samples: {result.metric} loss .* \(95 %", guide, re.M)
     assert result.reason.startswith("INT8 gains no time by the forecast")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
