@@ -110,16 +110,10 @@ def after_insert(args: argparse.Namespace, result: InsertResult) -> list[str]:
 
 def after_improve(args: argparse.Namespace, result: ImproveResult) -> list[str]:
     """Build the Q/DQ model; for the DLA, which may read caches only, peel it."""
-    from qdqtool.graph.io import open_model
-    from qdqtool.metadata import stored_table
-    from qdqtool.precision.casts import types_over_pairs
-
     if args.target == "rtx":
         return [_rtx_build(result.model)]
     version = parse(args.trt_version) if args.trt_version else _default_version(args.target)
     lines = [] if args.trt_version else [_newest_is_meant(version.text)]
-    proto = open_model(result.model).proto
-    typed, table = types_over_pairs(proto) is not None, stored_table(proto)
     if version.has_caches and (args.target == "dla" or not version.builds_qdq):
         words = [
             file_word(result.model),
@@ -128,8 +122,20 @@ def after_improve(args: argparse.Namespace, result: ImproveResult) -> list[str]:
             *option("--trt-version", args.trt_version or version),
         ]
         return [*lines, next_line(command("peel", *words))]
-    shapes = shape_flag(inputs_of_file(result.model), None if table is None else table.provenance.data, 1)
+    typed, shapes = _read_file(result.model)
     return [*lines, *_qdq_build(args, result.model, version, target=args.target, typed=typed, shapes=shapes)]
+
+
+def _read_file(model: str | Path) -> tuple[bool, list[str]]:
+    """What a Q/DQ file tells of its build: whether it has float types of its own, and the sizes of its data."""
+    from qdqtool.graph.io import open_model
+    from qdqtool.metadata import stored_table
+    from qdqtool.precision.casts import types_over_pairs
+
+    proto = open_model(model).proto
+    table = stored_table(proto)
+    shapes = shape_flag(inputs_of_file(model), None if table is None else table.provenance.data, 1)
+    return types_over_pairs(proto) is not None, shapes
 
 
 def _rtx_build(model: object) -> str:
@@ -249,26 +255,38 @@ def after_prune(args: argparse.Namespace, result: PruneResult[Any]) -> list[str]
 
 
 def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> list[str]:
-    """Judge a Q/DQ model, unless `--eval-data` did; after a training in float insert, with data that hold no labels.
+    """Judge a Q/DQ model, unless `--eval-data` did, and build it; after a training in float, insert.
 
-    Beside the model in float every answer that changed tells; where its file is not known, labels do.
+    Beside the model in float every answer that changed tells; where its file is not known, labels do. `insert` gets the
+    data where they hold no labels.
     """
     if not result.in_float:
-        if args.eval_data:
-            return []
-        known = args.teacher or (args.model if result.was_plain else None)
-        before, judged = "FP32.onnx" if known is None else file_word(known), file_word(result.model)
-        data, samples = held_out_words(args), "samples that did not train it for TEST"
-        samples += "" if known is not None else ", the FP32 model for FP32.onnx"
-        if not args.labels and known is not None:
-            return [f"to judge it, with {samples}: {command('compare', before, judged, *data)}"]
-        data += [] if args.labels == "folders" else ["--labels", "LABELS"]
-        data += option("--names", args.eval_names) if args.eval_names else []
-        samples += "" if args.labels else ", and their labels for LABELS"
-        return [f"to judge it, with {samples}: {command('evaluate', judged, '--baseline', before, *data)}"]
+        return [*([] if args.eval_data else [_judging(args, result)]), *_tuned_build(args, result.model)]
     if args.label or args.labels or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
+
+
+def _tuned_build(args: argparse.Namespace, model: Path) -> list[str]:
+    """Build a trained Q/DQ file, which does not say for which TensorRT it is."""
+    typed, shapes = _read_file(model)
+    older = "with 9 and 10 add --stronglyTyped" if typed else "with 8 to 10 add --int8 --fp16"
+    said = f"the next step is for a GPU and TensorRT {NEWEST.text}, the newest; {older}"
+    return [said, *_qdq_build(args, model, NEWEST, target="gpu", typed=typed, shapes=shapes)]
+
+
+def _judging(args: argparse.Namespace, result: FinetuneResult[Any]) -> str:
+    """How to judge a trained Q/DQ model."""
+    known = args.teacher or (args.model if result.was_plain else None)
+    before, judged = "FP32.onnx" if known is None else file_word(known), file_word(result.model)
+    data, samples = held_out_words(args), "samples that did not train it for TEST"
+    samples += "" if known is not None else ", the FP32 model for FP32.onnx"
+    if not args.labels and known is not None:
+        return f"to judge it, with {samples}: {command('compare', before, judged, *data)}"
+    data += [] if args.labels == "folders" else ["--labels", "LABELS"]
+    data += option("--names", args.eval_names) if args.eval_names else []
+    samples += "" if args.labels else ", and their labels for LABELS"
+    return f"to judge it, with {samples}: {command('evaluate', judged, '--baseline', before, *data)}"
 
 
 def after_calibrate(args: argparse.Namespace, output: Path) -> list[str]:

@@ -215,13 +215,19 @@ def test_a_trtexec_that_is_not_known_is_not_named(bench: Path, capsys: Capsys) -
         ),  # two models in INT8: how far apart they lie says nothing of which is better
     ],
 )
-def test_finetune_of_pairs_is_followed_by_what_judges_it(given: dict[str, str], line: str) -> None:
+def test_finetune_of_pairs_is_followed_by_what_judges_and_builds_it(
+    given: dict[str, str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(model_of("g (float[1,4] x) => (float[1,4] y) { y = Relu(x) }"), "t.onnx")
     none = dict.fromkeys(("eval_data", "teacher", "preprocess", "labels", "eval_names"))
     result = SimpleNamespace(in_float=False, model="t.onnx", was_plain="was_plain" in given)
-    (said,) = after_finetune(argparse.Namespace(**{**none, "model": "m.onnx", **given}), result)
+    args = argparse.Namespace(**{**none, "model": "m.onnx", "words": [], **given})
+    said, *build = after_finetune(args, result)
     begin = "compare" if {"teacher", "was_plain"} & set(given) else "evaluate t.onnx --baseline FP32.onnx"
     assert said.endswith(f": qdqtool {begin} {line}")
-    assert after_finetune(argparse.Namespace(eval_data="e"), result) == []
+    assert build[-1] == "next: trtexec --onnx=t.onnx --saveEngine=t.engine" and "--int8 --fp16" in build[0]
+    assert after_finetune(argparse.Namespace(eval_data="e", words=[]), result) == build
 
 
 @pytest.mark.slow
