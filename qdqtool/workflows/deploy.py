@@ -452,8 +452,8 @@ class _Deployment:
         labeled = judge.chosen.labeled
         of_float = judged.notes if candidate.is_float else ()
         beside = "" if choice.other is None else self._loss_beside(choice.other.candidate, judge, of_float)
-        said = tuple(dict.fromkeys(notes))
-        return Outcome(loss, word, judge.reference.value, warning, package.build, said, left, labeled, beside)
+        told = tuple(dict.fromkeys(notes))
+        return Outcome(loss, word, judge.reference.value, warning, package.build, told, left, labeled, beside)
 
     def _loss_beside(self, other: DeployCandidate, judge: Judge, of_float: Sequence[str]) -> str:
         """A sentence on what the model to time beside the kept one loses on the samples of the report.
