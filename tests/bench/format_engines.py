@@ -56,7 +56,10 @@ MOVES = {
 }
 FP4_ACTIVATION = "TRT_FP4DynamicQuantize"
 PEERS = tuple(f"{name}|{tool}" for name in ("fp8", "int4") for tool in ("modelopt", "as modelopt"))
-PEER_METHODS = {"fp8": "max", "int4": "rtn_dq"}
+PEER_WORDS = {
+    name: ("--calibration_method", method, "--high_precision_dtype", "fp16")
+    for name, method in (("fp8", "max"), ("int4", "rtn_dq"))
+}
 MOST_BYTES = 1.02  # beside a peer's
 SECONDS = 1800.0  # of one build
 HEAD = [
@@ -72,8 +75,8 @@ HEAD = [
 ]
 
 
-def noise(model: Path) -> dict[str, Any]:
-    """Two samples of every input; free sides are 1, and integers below 200."""
+def noise(model: Path, samples: int = 2) -> dict[str, Any]:
+    """Samples of every input; free sides are 1, and integers below 200."""
     draw, made = np.random.default_rng(0), dict[str, Any]()
     proto = open_model(model).proto
     stored = {one.name for one in proto.graph.initializer}
@@ -81,7 +84,7 @@ def noise(model: Path) -> dict[str, Any]:
         if one.name in stored:
             continue
         shape = [side.dim_value or 1 for side in one.type.tensor_type.shape.dim]
-        shape[0] = 2
+        shape[0] = samples
         dtype = onnx.helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type)
         values = draw.integers(0, 200, shape) if np.issubdtype(dtype, np.integer) else draw.normal(size=shape)
         made[one.name] = values.astype(dtype)
@@ -103,7 +106,7 @@ def written(model: Path, plan: PlanOptions) -> onnx.ModelProto:
     return verbs.insert(onnx.load(model), data=noise(model), options=options).model
 
 
-def peer(model: Path, name: str, python: Path) -> onnx.ModelProto:
+def peer(model: Path, name: str, python: Path, samples: Mapping[str, Any], words: Sequence[str]) -> onnx.ModelProto:
     """What nvidia-modelopt writes of a model in a format.
 
     Raises:
@@ -112,10 +115,17 @@ def peer(model: Path, name: str, python: Path) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder:
         source, data, out = (Path(folder) / one for one in ("in.onnx", "calib.npz", "out.onnx"))
         onnx.save(onnx.load(model), source)
-        np.savez(data, **noise(model))
-        words = ["--quantize_mode", name, "--calibration_method", PEER_METHODS[name], "--high_precision_dtype", "fp16"]
+        np.savez(data, **samples)
         files: list[str | Path] = ["--onnx_path", source, "--calibration_data_path", data, "--output_path", out]
-        command: list[str | Path] = [python, "-m", "modelopt.onnx.quantization", *words, *files]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "modelopt.onnx.quantization",
+            "--quantize_mode",
+            name,
+            *words,
+            *files,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode or not out.exists():
             raise QdqError("modelopt", (done.stderr.strip().splitlines() or ["says nothing"])[-1][:200])
@@ -208,7 +218,7 @@ def make(model: Path, name: str, files: Mapping[str, onnx.ModelProto | str], pyt
     form, _, tool = name.rpartition("|")
     if tool == "modelopt":
         assert python is not None
-        return peer(model, form, python)
+        return peer(model, form, python, noise(model), PEER_WORDS[form])
     if tool == "as modelopt":
         theirs = files[f"{form}|modelopt"]
         if isinstance(theirs, str):
