@@ -137,6 +137,7 @@ def graft(
     target = output_path(opened, output, ".qdq.onnx")
     check_target(target, [*opened.files, *files_of(data, cache), options.plan.rules])
     given, doubts = _read(opened, cache, force=options.force)
+    own = {*opened.view.inputs, *opened.view.producers}  # before a conversion of the opset adds tensors
     planned, lifted = _prepare(opened, options)
     view = planned.base.view  # before pairs are placed
     fixable = fixable_nodes(planned.base, options.plan)
@@ -179,7 +180,7 @@ def graft(
         unplaced=_unplaced(view, placed.plan, [name for name in given.entries if name not in placed.lent.values()]),
         unknown=unknown,
         made_up=made_up,
-        uncovered=tuple(name for name in tensors if name not in given.entries),
+        uncovered=tuple(name for name in tensors if name in own and name not in given.entries),
         notes=tuple(notes),
         rest=typed,
         filled=tuple(placed.filled),

@@ -62,7 +62,7 @@ class GraftResult(Displayed, Generic[ModelT]):
         unplaced: entry without a point -> why.
         unknown: entry whose tensor the model lacks -> the nearest names it has.
         made_up: entries whose names TensorRT makes up while it reads a model: no model has them.
-        uncovered: float tensors of the model that the cache lacks.
+        uncovered: float tensors of the model as given that the cache lacks.
         filled: tensors whose scale is from data, since the cache lacks them.
         lent: tensors that the cache lacks, with the scale of one that has the same values -> which.
         data: what the data was, see `DataLoader.facts`; None where there was none.

@@ -90,6 +90,17 @@ def test_an_operator_without_a_scale_stays_float_with_its_weight() -> None:
     assert result.uncovered == ("r", "z")
 
 
+def test_tensors_of_the_opset_conversion_are_not_missed_in_the_cache() -> None:
+    """From opset 13 on a Softmax over several axes is written as Flatten, Softmax and Reshape."""
+    graph = CHAIN.replace(" z) <", " y) <").replace("(r, w2)", "(r, w2) y = Softmax(z)")
+    model = model_of(graph, opset=11)
+    result = graft(model, cache_of(*all_names(model)))
+    assert any("converted from opset 11" in note for note in result.notes)
+    assert {node.op_type for node in result.model.graph.node} >= {"Flatten", "Reshape"}
+    assert result.uncovered == () and "not in the cache" not in "\n".join(result.summary())
+    assert graft(model, cache_of("x", "c", "z")).uncovered == ("r", "y")
+
+
 def test_a_cache_that_covers_no_point_is_refused() -> None:
     for names in ((), ("c", "z"), ("elsewhere",)):
         with pytest.raises(QdqError, match=rf"none .* {len(names)} entries.*qdqtool cache check"):
