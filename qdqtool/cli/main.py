@@ -85,6 +85,7 @@ _SHORT = frozenset(
 )  # groups that -h prints
 
 _ALIKE = 0.75  # difflib's ratio from which a word may be meant
+_FEWER_SAMPLES = "--effort fast uses fewer samples; for still fewer, give --data a folder or an array with fewer"
 _AGAIN = 0.02  # seconds until an interrupt that came during an import is tried again
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
@@ -161,7 +162,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {words[0]}, which is TAO's: {answer}")
         if answer := foreign_option(words[0]):
             self.error(f"unknown argument {words[0]}: {answer}")
-        near = _meant(words[0].split("=")[0], known)
+        name = words[0].partition("=")[0]
+        if name == "--limit" and {"--data", "--effort"} <= set(known):
+            self.error(f"there is no --limit: {_FEWER_SAMPLES}")
+        near = _meant(name, known)
         self.error(f"unknown argument {words[0]}" + (f", did you mean {near[0]}" if near else ""))
 
 

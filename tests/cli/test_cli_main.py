@@ -120,6 +120,16 @@ def test_an_option_of_another_tool_is_answered(capsys: Capsys, word: str) -> Non
     assert " mean " not in said.err
 
 
+@pytest.mark.parametrize("verb", ["deploy", "improve"])
+@pytest.mark.parametrize("words", [("--limit", "8"), ("--limit=8",)])
+def test_verbs_that_part_their_data_say_how_to_give_fewer_samples(
+    capsys: Capsys, verb: str, words: tuple[str, ...]
+) -> None:
+    asked = ("--for", "8.6.1") if verb == "deploy" else ("--max-loss", "0.01")
+    said = run(capsys, verb, "m.onnx", "--data", "d", "-o", "out", *asked, *words)
+    refused(said, f"{verb}: there is no --limit: --effort fast ", "give --data a folder or an array with fewer; ")
+
+
 def test_a_verb_like_no_other(capsys: Capsys) -> None:
     said = run(capsys, "xyzzy")
     refused(said, "xyzzy: ", "; see qdqtool -h")
