@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.next_steps import data_words, held_out_words, known_preprocess_words, without_option
+from qdqtool.cli.next_steps import data_words, held_out_words, known_preprocess_words, without_option, words_to_vary
 from qdqtool.command_lines import command, file_word, option, output_beside, shell_line
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
@@ -111,7 +111,5 @@ def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
 
 def _same(args: argparse.Namespace) -> Sequence[str]:
     """The user's words of insert without the file that is written, --condition and weights per tensor."""
-    words = args.words
-    for name in ("-o", "--output", "--condition", *(["--weights"] if args.weights == "per-tensor" else [])):
-        words = without_option(name, words)
-    return list(words)
+    words = without_option("--condition", words_to_vary(args))
+    return without_option("--weights", words) if args.weights == "per-tensor" else words

@@ -200,7 +200,7 @@ def insert_with_more_float(args: argparse.Namespace, most: float, written: Path)
 
 def _finer(args: argparse.Namespace) -> list[str]:
     """The user's words without the file that is written, and without weights per tensor, which lose most of all."""
-    words = _without_output(args)
+    words = words_to_vary(args)
     return list(words if args.weights != "per-tensor" else without_option("--weights", words))
 
 
@@ -337,9 +337,10 @@ def _newest_is_meant(version: str) -> str:
     return f"the next step is for TensorRT {version}, the newest; if yours is another, add --trt-version"
 
 
-def _without_output(args: argparse.Namespace) -> list[str]:
-    """The user's words but the file that is written."""
-    return without_option("--output", without_option("-o", args.words))
+def words_to_vary(args: argparse.Namespace) -> list[str]:
+    """The user's words but the file that is written, and the flags that a recipe adds to its steps."""
+    words = without_option("--output", without_option("-o", args.words))
+    return [word for word in words if word not in ("--json", "--opset-lowered-later")]
 
 
 def without_option(name: str, words: Sequence[str]) -> list[str]:

@@ -140,6 +140,7 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, call: Call, 
     for name in step.outputs.values():
         (store.folder / name).parent.mkdir(parents=True, exist_ok=True)
     resumed = () if checkpoint is None else ("--keep-checkpoint", "--checkpoint", str(checkpoint), "--resume")
+    tell(shlex.join(("qdqtool", *step.command)))
     printed = _taken_over(step, twin, request)
     if printed is None:
         printed = _called(step, (*_silenced(step, request), *resumed), call, store.folder / step.report)
@@ -149,7 +150,6 @@ def _step(store: StepStore, step: PlannedStep, request: RunRequest, call: Call, 
     _share(step, record, twin, request)
     if checkpoint is not None:  # until here an interrupted step goes on from it
         checkpoint.unlink(missing_ok=True)
-    tell(shlex.join(("qdqtool", *step.command)))
     return DoneStep(step, True, facts)
 
 

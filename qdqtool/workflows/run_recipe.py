@@ -29,7 +29,7 @@ class RecipeOptions:
     Attributes:
         output: the run's folder; None for the recipe's `out`, else `<recipe>.run` beside it.
         again: run every step, whatever is there.
-        tell: is given a line for each step that is done.
+        tell: is given a line for each step before it runs, or where it is up to date.
     """
 
     output: str | Path | None = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -66,6 +67,23 @@ def test_dry_run_lists_commands_that_do_the_same(tmp_path: Path, capsys: Capsys)
         name: one for name, one in ran.items() if not name.endswith(".json")
     }
     assert sorted(typed) == sorted(ran)
+
+
+def test_warnings_of_a_step_follow_its_name_and_try_what_a_user_would_type(
+    tmp_path: Path, capsys: Capsys, models: Path
+) -> None:
+    data, text = f"{models}/digits8_calib.npz", RECIPE.split("[[step]]")
+    made = (
+        text[1].replace('"d.npz"', f'"{data}"').replace("keep-float", 'method = "percentile=60"\nlimit = 8\nkeep-float')
+    )
+    recipe = write_recipe(tmp_path, "[[step]]".join([f'model = "{models}/tiny_classifier.onnx"\n', made]))
+    said = run(capsys, "run", recipe)
+    assert said.code == 0
+    lines = said.err.splitlines()
+    assert lines[0].startswith("qdqtool: run: step 1 of 1, q: qdqtool insert ") and lines[0].endswith(" --json")
+    tried = next(line for before, line in itertools.pairwise(lines) if before.strip() == "try:")
+    assert "--json" not in tried and "--method percentile=60" in tried
+    assert main([*shlex.split(tried)[1:], "-q"]) == 0, "it runs as it is printed"
 
 
 OLD = RECIPE.replace("8502", "7103")

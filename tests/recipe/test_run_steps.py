@@ -367,6 +367,13 @@ def test_the_run_says_each_step(tmp_path: Path) -> None:
     assert said[0].startswith("step 1 of 2, a: qdqtool insert ") and said[3].endswith("up to date")
 
 
+def test_a_step_is_named_before_it_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(QdqError):
+        ran(write_recipe(tmp_path, TWO), CopyingCommands("amp", code=3), tell=said.append)
+    assert [line.split()[:6] for line in said][-1] == ["step", "2", "of", "2,", "b:", "qdqtool"]
+
+
 def test_the_command_of_a_step_is_told_as_a_shell_reads_it(tmp_path: Path) -> None:
     said: list[str] = []
     recipe = write_recipe(tmp_path, TWO.replace("d.npz", "my d.npz"))
