@@ -4,11 +4,15 @@
 `python -m tests.bench.format_cost MODEL... [--rounds 3] [--samples 16]`: each way runs in a process of its own, the
 ways in turn, on samples of noise; medians of their user CPU seconds. Exit code 1 where an FP16 rest takes more than 1.3
 times the default, FP8 more than 1.2 times INT8, or INT4 with its search more than 2 times.
+
+`--memory` writes a model of 2.6 GB and gives the peak memory of plain inference and of `insert --format int4` instead;
+exit code 1 where that takes more than 1.3 times as much.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -19,7 +23,9 @@ from statistics import median
 import numpy as np
 
 from tests.bench.format_engines import noise
+from tests.bench.large_models import make_external
 
+MEMORY = 1.3
 RTX = ["--target", "rtx"]
 # Way -> options, the way that it is held against, and how many times that it may take.
 WAYS: dict[str, tuple[list[str], str, float]] = {
@@ -44,14 +50,50 @@ def seconds(model: Path, data: Path, options: list[str], folder: Path) -> float 
     return None if done.returncode else resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
+PLAIN = """
+import sys, numpy, onnxruntime
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+data = numpy.load(sys.argv[2])
+for at in range(len(data[data.files[0]])):
+    session.run(None, {name: data[name][at : at + 1] for name in data.files})
+"""
+
+
+def peak(*words: str) -> int:
+    """Peak resident bytes of a process."""
+    process = subprocess.Popen([sys.executable, *words])
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{words[0]}: exit status {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_maxrss * 1024
+
+
+def memory(samples: int) -> int:
+    """Print what plain inference and INT4 take of a model of 2.6 GB; 1 where INT4 takes more than it may."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_external(folder / "m.onnx")
+        np.savez(folder / "data.npz", **noise(folder / "m.onnx", samples))
+        plain = peak("-c", PLAIN, str(folder / "m.onnx"), str(folder / "data.npz"))
+        words = ["insert", str(folder / "m.onnx"), "--data", str(folder / "data.npz"), "--format", "int4", *RTX]
+        ours = peak("-m", "qdqtool", *words, "-o", str(folder / "out.onnx"), "-q")
+    print(f"plain inference {plain >> 20} MiB, INT4 {ours >> 20} MiB: {ours / plain:.3f} times, at most {MEMORY}")
+    return int(ours > MEMORY * plain)
+
+
 def main() -> int:
     """Print a table; 1 where a way takes more than it may."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("models", type=Path, nargs="+")
+    parser.add_argument("models", type=Path, nargs="*")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--ways", default=";".join(WAYS))
+    parser.add_argument("--memory", action="store_true")
     args = parser.parse_args()
+    if args.memory:
+        return memory(args.samples)
     ways, held = args.ways.split(";"), True
     print("| model | way | user CPU s | times | at most |\n|---|---|---|---|---|")
     for model in args.models:
