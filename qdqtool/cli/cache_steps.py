@@ -50,7 +50,7 @@ def after_cache(
     job = EmitJob(str(model), str(cache), stem_of(model), target, version, kept, {}, inputs_of_file(model))
     job = replace(job, data=data or {}, batch=max_batch or 1, max_batch=max_batch, kinds=frozenset(emitted))
     lost = len(layers) - len(job.named)
-    if lost and has_all_scales:  # a line of trtexec would build them in INT8
+    if lost and (has_all_scales or has_flag("--layerPrecisions", version)):  # a line would build them in INT8
         if "polygraphy-script" in emitted:
             return [_polygraphy_line(files, emitted["polygraphy-script"], target, version)]
         if "deepstream" in emitted:

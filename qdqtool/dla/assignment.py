@@ -13,7 +13,7 @@ from onnx import TensorProto
 from qdqtool.display import counted
 from qdqtool.dla import limits, move_limits
 from qdqtool.dla.node_context import NodeContext, Shape, check_named, outside, sentence_of
-from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, usual_platform
+from qdqtool.dla.rules import DlaRules, Limit, Platform, load_dla_rules, platforms_of, usual_platform
 from qdqtool.dla.subgraphs import Saving, Subgraphs, count_subgraphs, find_subgraphs
 from qdqtool.graph.model import Model
 from qdqtool.graph.shapes import known_shapes, sample_shapes
@@ -185,17 +185,19 @@ class DlaReport:
         kept = f"at most {self.at_most_on_dla} of the {len(self.on_dla)} nodes that it could run are on the DLA then"
         text = f"{parts} DLA subgraphs, and {core}: the build stops, or TensorRT runs the rest on the GPU; {kept}"
         cuts = cut_places(self)
-        lint = f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {self.platform}"
-        cut = f"the graph is cut by {cuts}: {lint} says what can be done"
+        cut = f"the graph is cut by {cuts}: {self._lint(self.platform)} says what can be done"
         return [text, *([cut] if cuts else []), *self.rewrites()]
 
     def rewrites(self) -> list[str]:
         """The command that writes fallbacks as what the DLA runs; none where it finds nothing."""
         if not self.rewritable:
             return []
-        words = f"--target dla --trt-version {self.version.text} --platform {self.platform} --fix Q030 -o NEW"
         what = f"{len(self.rewritable)} of the nodes on the GPU (channel shuffles, Slices, Resizes to smaller maps)"
-        return [f"before Q/DQ or a cache, qdqtool lint MODEL {words} writes {what} as what the DLA runs"]
+        fix = f"{self._lint(self.platform)} --fix Q030 -o NEW"
+        return [f"before Q/DQ or a cache, {fix} writes {what} as what the DLA runs"]
+
+    def _lint(self, platform: Platform) -> str:
+        return f"qdqtool lint MODEL --target dla --trt-version {self.version.text} --platform {platform}"
 
     def summary(self) -> list[str]:
         """Whether the DLA is for this graph: what it runs, what stands against it, and what of that is a guess."""
@@ -203,14 +205,17 @@ class DlaReport:
         room = "" if self.most is None else f" (a core holds {self.most.most})"
         whose = f"DLA of {self.platform.capitalize()}, TensorRT {self.version.text}, by the rules"
         first = f"{whose}: runs {len(self.on_dla)} of {counted(total, 'node')} in {counted(parts, 'subgraph')}{room}"
-        guessed = [self.guesses()] if self.guessed else []
+        others = [one for one in platforms_of(self.version) if one != self.platform]
+        lints = {one.capitalize(): self._lint(one) for one in others}
+        boards = [f"{one} runs this version, too: {lint} says what its DLA runs" for one, lint in lints.items()]
+        boards += [self.guesses()] if self.guessed else []
         if not self.fallbacks:
-            return [first, "no node falls back to the GPU", *guessed]
+            return [first, "no node falls back to the GPU", *boards]
         ops = Counter(one.op for one in self.fallbacks).most_common(_OPS)
         listed = ", ".join(f"{count} {op}" for op, count in ops)
         more = "; too many subgraphs: some will run on the GPU, or the build stops" if self.too_many else ""
         rewrites = [] if self.too_many else self.rewrites()  # else the warning has them
-        return [first, f"on the GPU: {listed}{more}; qdqtool lint --target dla says why", *rewrites, *guessed]
+        return [first, f"on the GPU: {listed}{more}; {self._lint(self.platform)} says why", *rewrites, *boards]
 
     def to_json(self) -> dict[str, Any]:
         """Its fields as JSON values."""

@@ -20,6 +20,7 @@ from qdqtool.trtversion import TrtVersion
 Platform = Literal["xavier", "orin"]
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 _ORIN_FROM = TrtVersion(8, 4, 0)
+_XAVIER_TO = TrtVersion(8, 6, 0)
 _ANY = sys.maxsize
 
 
@@ -68,6 +69,12 @@ class DlaRules:
 def usual_platform(version: TrtVersion) -> Platform:
     """The board that a version is mostly for: Orin came with 8.4."""
     return "orin" if version >= _ORIN_FROM else "xavier"
+
+
+def platforms_of(version: TrtVersion) -> tuple[Platform, ...]:
+    """The boards whose DLA a version is for: JetPack 5 with TensorRT 8.5 was the last of Xavier."""
+    first: tuple[Platform, ...] = ("xavier",) if version < _XAVIER_TO else ()
+    return (*first, "orin") if version >= _ORIN_FROM else first
 
 
 def load_dla_rules(version: TrtVersion, platform: Platform) -> DlaRules:

@@ -43,19 +43,22 @@ def cost_of_candidate(
     device: Device | None = None,
     fed: Mapping[str, Sequence[int]] | None = None,
 ) -> DeployCost:
-    """Bytes and layers of the engine that a candidate's files would give; `fed` are shapes of inputs, by name.
+    """Bytes, layers and time of the engine that a candidate's files would give; `fed` are shapes of inputs, by name.
+
+    Where TensorRT for RTX builds it here, bytes and layers are those of its plan; the time is a forecast.
 
     Raises:
         QdqError: a model whose layers cannot be forecast.
     """
     if target.kind == "dla":
         return replace(_on_dla(candidate, made, target), added=_added(made))
-    if target.kind == "rtx":
-        try:
-            return _built(made)
-        except MissingPackageError:
-            return _forecast(candidate, made, target, device, fed)
-    return _forecast(candidate, made, target, device, fed)
+    forecast = _forecast(candidate, made, target, device, fed)
+    if target.kind != "rtx":
+        return forecast
+    try:
+        return replace(_built(made), microseconds=forecast.microseconds)
+    except MissingPackageError:
+        return forecast
 
 
 def _on_dla(candidate: DeployCandidate, made: MadeFiles, target: DeployTarget) -> DeployCost:
@@ -91,7 +94,7 @@ def _added(made: MadeFiles) -> int:
 
 
 def _built(made: MadeFiles) -> DeployCost:
-
+    """Bytes and layers of the engine that TensorRT for RTX builds here."""
     built = cost_of(build_opened(open_model(made.model), RtxBuildOptions(), require_library()))
     return DeployCost(built.bytes_moved / 1e6, built.layers, f"compiler's plan of {built.source}, not measured")
 

@@ -313,3 +313,18 @@ def test_a_file_system_without_execute_permission_is_a_warning(
     said = run(capsys, "peel", detector / "q.onnx", *words)
     assert said.code == 0 and said.out.splitlines()[-1].startswith("next: sh ")
     assert re.search(r"q.trtexec.sh .*\(Operation not permitted\): .* sh\n", said.err)
+
+
+def test_more_layers_than_a_line_names_get_a_script(
+    detector: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line without their names would build those in INT8 whose output has a scale in the cache."""
+    from qdqtool.cli import cache_steps
+
+    assert "--layerPrecisions" in peeled(capsys, detector).splitlines()[-1]
+    monkeypatch.setattr(cache_steps, "_MOST_LAYERS", 0)
+    lines = peeled(capsys, detector, "-o", detector / "a.onnx", "--cache", detector / "a.cache").splitlines()
+    assert lines[-1].startswith("next: qdqtool peel") and lines[-1].endswith("--emit trtexec")
+    assert any("too many to name in one line" in line for line in lines)
+    again = shlex.split(lines[-1].partition(": ")[2])[1:]
+    assert main(again) == 0 and layers_in(next(detector.glob("*.trtexec.sh")))

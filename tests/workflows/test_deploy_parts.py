@@ -18,7 +18,7 @@ from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.deploying.target import DeployTarget, target_at
 from qdqtool.errors import MissingPackageError, QdqError
 from qdqtool.evaluation.tasks import TaskOptions
-from qdqtool.forecasting.boards import find_place
+from qdqtool.forecasting.boards import device_of, find_place
 from qdqtool.graph.io import open_model
 from qdqtool.verbs.amp import amp
 from qdqtool.verbs.amp_options import AmpOptions
@@ -111,6 +111,16 @@ def test_without_nvidias_compiler_the_rules_forecast(
     to = target("rtx4090:rtx")
     cost = cost_of_candidate(*made(here, tmp_path, "rtx4090:rtx", "insert-entropy"), to)
     assert cost.megabytes is not None and cost.source.startswith("predicted")
+
+
+def test_an_engine_that_is_built_here_has_a_forecast_time(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's plan has bytes and layers; without a time, FP16 would not be held against INT8."""
+    monkeypatch.setattr(deploy_cost, "_built", lambda files: DeployCost(1.0, 7, "compiler's plan"))
+    to = target("rtx4090:rtx")
+    cost = cost_of_candidate(*made(here, tmp_path, "rtx4090:rtx", "insert-entropy"), to, device_of("rtx4090:rtx"))
+    assert (cost.megabytes, cost.layers) == (1.0, 7) and cost.microseconds is not None
 
 
 def test_a_cache_is_judged_as_its_target_rounds(here: Path, tmp_path: Path) -> None:
