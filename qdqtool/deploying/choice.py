@@ -336,10 +336,16 @@ def _why_no_gain(kept: _Measured, int8: _Measured) -> str:
 def _why_not_faster(kept: _Measured, int8: _Measured, near: _Measured, most: float | None) -> str:
     """Why a model without INT8 is kept where there is faster INT8, which may lose more."""
     which = "as accurate as the best" if most is None else f"that loses at most {most:g}"
+    way = f"; {_all_the_same(near)}" if most is None else ""
     return (
         f"{int8.trial.candidate.title} {which} {_gains(kept, int8)} by the forecast: {_cost_and_loss(int8)}, against "
-        f"{_cost_and_loss(kept)}; what is faster may lose more: {_cost_and_loss(near)}"
+        f"{_cost_and_loss(kept)}; what is faster may lose more: {_cost_and_loss(near)}{way}"
     )
+
+
+def _all_the_same(one: _Measured) -> str:
+    """How to keep a model that loses more than it gains."""
+    return f"--max-loss {max(math.ceil(one.loss * 100), 1) / 100:g} keeps it all the same"
 
 
 def _gains(kept: _Measured, int8: _Measured) -> str:
@@ -370,7 +376,7 @@ def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples
         useless = USELESS_WITHOUT_LABELS.get(best.trial.metric, USELESS)
         best_of = f"{best.trial.candidate.title} at its best ({best.name})"
         why = f"{best_of} loses {best.loss:.4f}, surely more than {useless:g}"
-        return f"{why}; --max-loss {math.ceil(best.loss * 100) / 100:g} keeps it all the same"
+        return f"{why}; {_all_the_same(best)}"
     where = "" if samples is None else f" on the {counted(samples, 'sample')} used to choose"
     reason = f"no candidate in {kinds} loses at most {most:g}{where}; the best ({best.name}) loses {best.loss:.4f}"
     if not is_at_most(best.low, most) and best.is_sure:

@@ -437,6 +437,8 @@ def test_the_reason_names_faster_int8_that_was_not_taken_and_it_is_timed() -> No
     assert (
         "2.192 ms (keep-float, loss 0.0450)" in found.reason and "1.868 ms (insert-auto, loss 0.1500)" in found.reason
     )
+    assert found.reason.endswith("; --max-loss 0.15 keeps it all the same")
+    assert choice.choose(trials, 0.15, compared).kept is trials[0]
     bound = choice.choose(trials, 0.1, compared)
     assert bound.kept is found.kept and bound.other is trials[1] and "at most 0.1 gains no time" in bound.reason
 
