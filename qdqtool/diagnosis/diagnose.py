@@ -34,7 +34,7 @@ from qdqtool.trtversion import TrtVersion
 
 # Traits of the network are looked for where so much is lost beside its faults: INT8 models that lose less at their
 # outputs lose 8 % of their figure at most (measuring/output_loss.py).
-_TRAIT_LOSS = 0.1
+TRAIT_LOSS = 0.1
 _REST = 0.25  # of a gain: what fewer places leave of it where they are the cause
 _SAMPLES = 32  # that losses are measured on: those of a classifier on eight others differ by 0.08
 
@@ -85,7 +85,7 @@ def causes_of(found: Evidence, notes: tuple[str, ...] = ()) -> LossCauses:
     base, changes = found.model, list[Callable[[Model], Model]]()
     for makers in (FAULTS, *((one,) for one in TRAITS)):
         loss = found.int8_loss if base is found.model else found.reference.loss(base)
-        if makers is not FAULTS and loss < _TRAIT_LOSS:
+        if makers is not FAULTS and loss < TRAIT_LOSS:
             break
         causes, unlikely = list[Cause](), list[tuple[Cause, Callable[[Model], Model]]]()
         for suspect in (one for make in makers for one in make(found)):
@@ -126,7 +126,7 @@ def _hidden_by_each_other(
 
     loss = found.reference.loss(base)
     gain = loss - found.reference.loss(without())
-    if loss < _TRAIT_LOSS or gain < MOST * loss:
+    if loss < TRAIT_LOSS or gain < MOST * loss:
         return base, []
     kept = [number for number in range(len(unlikely)) if found.reference.loss(without(number)) < loss - MOST * gain]
     together = [cause for number, (cause, _) in enumerate(unlikely) if number not in kept]

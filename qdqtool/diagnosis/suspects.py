@@ -451,3 +451,9 @@ def silu_or_depthwise(found: Evidence) -> Iterator[Suspect]:
 
 FAULTS = (zero_points, per_tensor_weights, ranges, heads, attentions, fp16)
 TRAITS = (few_channels, silu_or_depthwise)
+
+
+def traits_for_edited_weights(found: Evidence) -> Iterator[Cause]:
+    """The traits of the network, each with the step of `insert` that edits weights and keeps all else as it is."""
+    for suspect in (one for make in TRAITS for one in make(found)):
+        yield replace(suspect.cause, remedy=_step_as_made(found, condition="auto"))

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import onnx
 
 from qdqtool.diagnosis.cause import LEAST_GAIN, WITH_CACHES, Cause, LossCauses
+from qdqtool.diagnosis.diagnose import TRAIT_LOSS
 from qdqtool.diagnosis.evidence import Evidence
+from qdqtool.diagnosis.suspects import traits_for_edited_weights
 from qdqtool.errors import QdqError
 from qdqtool.graph.io import open_model
 from qdqtool.match.options import PlanOptions, keep_float
@@ -22,22 +25,45 @@ from qdqtool.verbs.insert_options import InsertOptions
 from qdqtool.verbs.peel import peel
 from qdqtool.verbs.peel_options import PeelOptions
 
+_EDITS = 0.2  # of the loss, that edited weights win
+
 
 def with_brought(causes: LossCauses, found: Evidence) -> LossCauses:
     """The causes, the first of which has a figure of what its command takes off the loss.
 
-    The command calibrates on the half of the data that the evidence takes ranges from. Where it fails, there is no
-    figure: it says why when it is run. Nor is there one where nothing is lost, or weights lie in files of their own.
+    Where there is no cause, the command that edits the weights of a network with depthwise convolutions, SiLUs or few
+    channels is run, and its trait is the cause if that takes enough off. A command calibrates on the half of the data
+    that the evidence takes ranges from. Where it fails, there is no figure: it says why when it is run. Nor is there
+    one where nothing is lost, or weights lie in files of their own.
     """
-    if not causes.causes or found.loss < LEAST_GAIN:
+    if found.loss < LEAST_GAIN:
         return causes
-    first, *others = causes.causes
     try:
-        made = open_model(_remedied(first, found))
-        brought = found.loss - found.reference.loss(as_run(made))
+        if not causes.causes:
+            return replace(causes, causes=tuple(_edited_weights(found)))
+        first, *others = causes.causes
+        brought = found.loss - _loss_after(first, found)
     except QdqError:
         return causes
     return replace(causes, causes=(replace(first, brought=brought), *others))
+
+
+def _edited_weights(found: Evidence) -> Iterator[Cause]:
+    """The trait that edited weights are against, where they win enough beside the same command without them."""
+    cause = next(traits_for_edited_weights(found), None) if found.loss >= TRAIT_LOSS else None
+    if cause is None:
+        return
+    as_made = {name: value for name, value in cause.remedy.options.items() if name != "condition"}
+    left = _loss_after(cause, found)
+    before = min(found.loss, _loss_after(replace(cause, remedy=replace(cause.remedy, options=as_made)), found))
+    if before - left >= _EDITS * found.loss:
+        said = f"{cause.evidence}; the gain is that of edited weights"
+        yield replace(cause, evidence=said, gain=before - left, brought=found.loss - left)
+
+
+def _loss_after(cause: Cause, found: Evidence) -> float:
+    """The loss at the outputs of what the commands of a cause write."""
+    return found.reference.loss(as_run(open_model(_remedied(cause, found))))
 
 
 def _remedied(cause: Cause, found: Evidence) -> onnx.ModelProto:
