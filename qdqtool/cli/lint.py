@@ -159,7 +159,7 @@ def _remedy(cause: Cause, args: argparse.Namespace) -> list[str]:
 
 
 def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bool) -> list[str]:
-    """The commands that repair what can be: one for all that is repaired unasked, one for each code that is not."""
+    """The commands that repair what can be: one for all that is repaired unasked, one for all codes that are not."""
     from qdqtool.linting.fixes import BY_CODE_ONLY, OF_ANY_TYPES
 
     fixable = [finding for finding in findings if finding.fixable]
@@ -173,7 +173,11 @@ def _repairs(findings: Sequence[Finding], args: argparse.Namespace, *, typed: bo
         lines.append(
             f"{len(others)} can be repaired in a Q/DQ model in FP32 (--rest fp32), not in this one with FP16 or BF16"
         )
-    return lines + [f"{code} is repaired only on request: {repair(args, [code])}" for code in alone]
+    if alone:
+        said = f"{', '.join(alone)} {'is' if len(alone) == 1 else 'are'} repaired only on request"
+        said += ", here with the others" if unasked else ""
+        lines.append(f"{said}: {repair(args, sorted({finding.code for finding in fixable}))}")
+    return lines
 
 
 def check_dla_arguments(args: argparse.Namespace) -> None:

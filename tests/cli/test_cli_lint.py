@@ -140,6 +140,22 @@ def test_what_fix_leaves_alone_is_offered_by_its_code(folder: Path, capsys: Caps
     assert not any(line.startswith(start) for line in run(capsys, "lint", folder / "colon.fixed.onnx").out.splitlines())
 
 
+def test_one_command_repairs_all_that_is_repaired_only_on_request(folder: Path, capsys: Capsys) -> None:
+    text = """g (float[1,8,4,4] x) => (float[1,8,4,4] y) <int64[5] s1 = {1, 2, 4, 4, 4}, int64[4] s2 = {1, 8, 4, 4},
+    float[8,8,1,1] w>
+    { a = Reshape(x, s1) b = Transpose<perm=[0,2,1,3,4]>(a) c = Reshape(b, s2) y = Conv(c, w) }"""
+    model = model_of(text)
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = "a:0"
+    onnx.save(model, folder / "two.onnx")
+    lines = run(capsys, "lint", folder / "two.onnx", "--target", "dla", "--trt-version", "8502").out.splitlines()
+    start = "Q017, Q030 are repaired only on request, here with the others: "
+    (step,) = [shlex.split(line.removeprefix(start)) for line in lines if " only on request" in line]
+    assert step[step.index("--fix") + 1] == "Q017,Q018,Q030"
+    run(capsys, *step[1:])
+    left = json.loads(run(capsys, "lint", folder / "two.fixed.onnx", *step[3:7], "--json").out)["findings"]
+    assert not {one["code"] for one in left} & {"Q017", "Q018", "Q030"}
+
+
 def test_with_data_values_beyond_fp16_are_named(folder: Path, capsys: Capsys) -> None:
     np.save(folder / "x.npy", np.full((2, 4, 8, 8), 1e6, np.float32))
     asked = ("lint", folder / "m.onnx", "--select", "Q040", "--level", "warning")
