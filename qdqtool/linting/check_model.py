@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from qdqtool.command_lines import command, file_word, option, stem_of
 from qdqtool.graph.finite_constants import TODO, not_finite
 from qdqtool.graph.importable import ends_empty, foreign_operators
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE
@@ -62,8 +63,11 @@ def colon(context: LintContext) -> Iterator[CheckFault]:
             f"{len(names)} names of activations contain ':', where some readers of caches, not TensorRT, cut them off"
         )
         calibrated = "scales" in _metadata(context)
-        which = "the FP32 model, before insert" if calibrated else "them"
-        todo = f"qdqtool lint --fix Q017 renames {which}; with a cache: qdqtool cache convert --sanitize-names --model"
+        file = file_word(context.model.path or "MODEL.onnx")
+        file, which = ("FP32.onnx", "FP32.onnx, your FP32 model, before insert") if calibrated else (file, "them")
+        renaming = command("lint", file, "--fix", "Q017", *option("-o", f"{stem_of(file)}.fixed.onnx"))
+        sanitizing = command("cache", "convert", "CACHE", "--to", "trt", "--sanitize-names", "--model", file)
+        todo = f"{renaming} renames {which}; with a cache: {sanitizing} -o RENAMED.cache"
         unread = context.asked is not None and not context.asked.has_caches
         severity: Severity | None = "note" if unread or context.target == RTX_TARGET else None
         yield CheckFault(names[0], text, todo, fixable=not calibrated, severity=severity)

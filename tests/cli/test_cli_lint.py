@@ -156,6 +156,24 @@ def test_one_command_repairs_all_that_is_repaired_only_on_request(folder: Path, 
     assert not {one["code"] for one in left} & {"Q017", "Q018", "Q030"}
 
 
+def test_names_are_renamed_in_the_fp32_model_by_the_printed_command(folder: Path, capsys: Capsys) -> None:
+    model = onnx.load(folder / "m.onnx")
+    model.graph.node[0].input[0] = model.graph.input[0].name = "x:0"
+    onnx.save(model, folder / "FP32.onnx")
+    values = np.random.default_rng(0).standard_normal((4, 4, 8, 8)).astype(np.float32)
+    np.savez(folder / "colon.npz", **{"x:0": values})
+    made = ("-o", folder / "colon.onnx", "-q")
+    assert run(capsys, "insert", folder / "FP32.onnx", "--data", folder / "colon.npz", *made).code == 0
+    for file in ("FP32.onnx", "colon.onnx"):
+        (said,) = [line for line in run(capsys, "lint", folder / file).out.splitlines() if "renames" in line]
+        words = shlex.split(said.removeprefix("  to do: ").partition(" renames ")[0])
+        assert words[2] == (str(folder / file) if file == "FP32.onnx" else "FP32.onnx")
+        words = [str(folder / Path(word).name) if word.endswith(".onnx") else word for word in words]
+        assert "1 finding repaired" in run(capsys, *words[1:]).out
+        assert onnx.load(words[-1]).graph.input[0].name == "x_0"
+        (folder / "FP32.fixed.onnx").unlink()
+
+
 def test_with_data_values_beyond_fp16_are_named(folder: Path, capsys: Capsys) -> None:
     np.save(folder / "x.npy", np.full((2, 4, 8, 8), 1e6, np.float32))
     asked = ("lint", folder / "m.onnx", "--select", "Q040", "--level", "warning")
