@@ -9,7 +9,7 @@ from dataclasses import asdict
 from qdqtool.cli.cache_steps import after_cache, after_script
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from
 from qdqtool.cli.declared import add_options, options_from
-from qdqtool.cli.output import print_json, print_lines, warn_or_note
+from qdqtool.cli.output import print_json, print_lines, warn, warn_or_note
 from qdqtool.errors import QdqError
 from qdqtool.observers.options import CalibrationOptions
 from qdqtool.trtversion import TrtVersion
@@ -35,14 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Peel and say what came out; faults are raised as QdqError."""
-    from qdqtool.verbs.peel import peel
+    from qdqtool.verbs.peel import OWN_SCALES, peel
 
     options = options_from(
         PeelOptions, args, data=args.data, calibration=_calibration(args), data_options=data_options_from(args)
     )
     result = peel(args.model, options, output=args.output, cache=args.cache)
     for note in result.notes:
-        warn_or_note(note, args)
+        if OWN_SCALES in note:
+            warn(note, args, "note")
+        else:
+            warn_or_note(note, args)
     if args.json:
         print_json(_facts(result))
     else:

@@ -56,6 +56,7 @@ class Baked:
         largest_change: of a weight's values by what was or would be written, in steps of its pair.
         weights: names of the weights that were written, or would be.
         unread: weights that were not compared -> why.
+        coarse: of both, those of weights whose pair has one scale for all channels, where TensorRT has one for each.
     """
 
     channels: int = 0
@@ -66,6 +67,7 @@ class Baked:
     weights: tuple[str, ...] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     ties: int = 0
+    coarse: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """For --json and for reports."""
@@ -108,6 +110,7 @@ def bake_weights(
     editor = Editor(view)
     found: dict[str, _BakedWeight] = {}
     unread: dict[str, str] = {}
+    coarse = 0
     for point in points:
         name, axis = _origin(view, point, codes)
         if name is None or name in found or name in unread:
@@ -116,7 +119,9 @@ def bake_weights(
         if reason:
             unread[name] = reason
             continue
-        found[name] = _compare(view.array(name), codes[name], axis, rounding, write=write)
+        found[name] = one = _compare(view.array(name), codes[name], axis, rounding, write=write)
+        if axis is not None and codes[name].scale.bits.size == 1:
+            coarse += one.agreeing + one.nearest
     changed = [name for name, one in found.items() if one.change > 0]
     for name, one in found.items():
         if one.value is not None:
@@ -132,6 +137,7 @@ def bake_weights(
         tuple(changed),
         unread,
         sum(one.ties for one in counts),
+        coarse,
     )
 
 

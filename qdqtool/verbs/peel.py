@@ -55,6 +55,8 @@ from qdqtool.verbs.fill_scales import fill_every_tensor
 from qdqtool.verbs.peel_options import PeelOptions, PeelResult
 from qdqtool.verbs.typed_file import give_typed
 
+OWN_SCALES = "a scale for each channel"  # of a note that warns of nothing
+
 
 @dataclass(frozen=True)
 class _Covered:
@@ -424,7 +426,10 @@ def _facts(opened: Model, cache: Cache, covered: _Covered, options: PeelOptions)
 def notes_of_weights(baked: Baked, *, baking: bool) -> list[str]:
     """What is to be said of weights that TensorRT quantizes to other integers than their pairs did."""
     other, notes = baked.agreeing + baked.nearest, []
-    if other:
+    if other and other == baked.coarse and not baking:
+        channels = f"{other} of {baked.channels} weight channels"
+        notes.append(f"TensorRT quantizes {channels} by {OWN_SCALES}; their Q/DQ have one scale for a whole weight")
+    elif other:
         note = (
             f"TensorRT would quantize {other} of {baked.channels} weight channels to other integers than their Q/DQ"
             f"{_why_other(baked, other)}"

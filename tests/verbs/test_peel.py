@@ -29,3 +29,11 @@ def test_rounding_ties_are_called_ties(ties: int, why: str) -> None:
 
 def test_nothing_is_said_where_the_integers_are_the_same() -> None:
     assert notes_of_weights(Baked(9, 9), baking=False) == []
+
+
+def test_weights_of_one_scale_are_said_to_get_one_for_each_channel() -> None:
+    baked = Baked(3736, 28, agreeing=14, nearest=3694, weights=("w",), coarse=3708)
+    (note,) = notes_of_weights(baked, baking=False)
+    said = "TensorRT quantizes 3708 of 3736 weight channels by a scale for each channel"
+    assert note == f"{said}; their Q/DQ have one scale for a whole weight"
+    assert "to other integers" in notes_of_weights(baked, baking=True)[0]
