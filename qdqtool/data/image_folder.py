@@ -108,7 +108,7 @@ def image_input(path: Path, inputs: Sequence[Input]) -> Input:
     return inputs[0]
 
 
-def image_reader(path: Path, one: Input, preprocess: str | Preprocess | None) -> ImageReader:
+def image_reader(path: Path | str, one: Input, preprocess: str | Preprocess | None) -> ImageReader:
     """What reads images for an input.
 
     Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives of arrays: which array feeds a model's only input, and images of eight bits among them. No labels here."""
+"""Arrays by name, in a file or in memory: which feeds a model's only input, and 8-bit images among them. No labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.data.arrays import SampleArray, StoredArray, open_npy, open_npz
+from qdqtool.data.arrays import HeldArray, SampleArray, StoredArray, open_npy, open_npz
 from qdqtool.data.geometry import Geometry, geometry_of
 from qdqtool.data.image_folder import GIVE_PREPROCESS, as_fed, find_images, image_reader
 from qdqtool.data.images import ImageReader, load_pillow
@@ -32,13 +32,13 @@ class PixelArray:
     """Images of eight bits, (n, rows, columns[, channels]) or (n, channels, rows, columns), as the array that is fed.
 
     Attributes:
-        where: the file, for messages.
+        where: the file, or "data" for arrays in memory, for messages.
         stored: the images, not read yet.
         one: the input that they are for.
         reader: what is done to each.
     """
 
-    where: Path
+    where: Path | str
     stored: SampleArray
     one: Input
     reader: ImageReader
@@ -100,7 +100,29 @@ def open_archive(path: Path, max_bytes: int) -> dict[str, StoredArray]:
     return {"": open_npy(path)} if path.suffix.lower() == ".npy" else open_npz(path, max_bytes)
 
 
-def sample_array(path: Path, stored: Mapping[str, SampleArray], inputs: Sequence[Input]) -> tuple[Input, str] | None:
+def open_arrays(data: object, max_bytes: int) -> Mapping[str, SampleArray] | None:
+    """The arrays by name of a file that `open_archive` reads, or in memory: one array as "". None for other data.
+
+    Raises:
+        QdqError: see `open_archive`; a mapping of what is no numpy array.
+    """
+    if isinstance(data, str | os.PathLike):
+        path = Path(data)
+        return open_archive(path, max_bytes) if is_archive(path) and path.is_file() else None
+    if isinstance(data, np.ndarray):
+        return {"": HeldArray(data)}
+    if not isinstance(data, Mapping):
+        return None
+    for name, array in data.items():
+        if not isinstance(array, np.ndarray):
+            kind = type(array).__name__
+            raise QdqError("data", f"{name!r} is a {kind}, not a numpy array", "give {input name: array}")
+    return {str(name): HeldArray(array) for name, array in data.items()}
+
+
+def sample_array(
+    path: Path | str, stored: Mapping[str, SampleArray], inputs: Sequence[Input]
+) -> tuple[Input, str] | None:
     """The input that no array is named as, or the only one, and its array: called x, images, image or data.
 
     Where none has such a name it is the only array, or else the only one that holds images of eight bits.
@@ -128,7 +150,7 @@ def sample_array(path: Path, stored: Mapping[str, SampleArray], inputs: Sequence
 
 
 def pixel_array(
-    path: Path, name: str, array: SampleArray, one: Input, preprocess: str | Preprocess | None
+    path: Path | str, name: str, array: SampleArray, one: Input, preprocess: str | Preprocess | None
 ) -> PixelArray | None:
     """The array as images of eight bits; None where it is the model's input as it is.
 
@@ -162,16 +184,13 @@ def unused_note(stored: Mapping[str, object], used: Iterable[str]) -> tuple[str,
 
 
 def holds_images(data: object) -> bool:
-    """Whether `--data` names images: files (see `find_images`), or an archive with images of eight bits as samples."""
-    if not isinstance(data, str | os.PathLike):
-        return False
+    """Whether data are images: files (see `find_images`), or arrays with images of eight bits as samples."""
     try:
-        if find_images(data) is not None:
+        if isinstance(data, str | os.PathLike) and find_images(data) is not None:
             return True
-        path = Path(data)
-        if not is_archive(path) or not path.is_file():
+        stored = open_arrays(data, _UNLIMITED)
+        if stored is None:
             return False
-        stored = open_archive(path, _UNLIMITED)
     except (OSError, ValueError, QdqError):
         return False  # its reader says what is wrong
     named = next((stored[key] for key in _SAMPLES if key in stored), None)

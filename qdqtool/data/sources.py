@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.data.arrays import HeldArray, SampleArray
+from qdqtool.data.arrays import SampleArray
 from qdqtool.data.image_folder import ImageFiles, as_fed, documents_in, find_images, image_input, image_reader
 from qdqtool.data.images import SUFFIXES, ImageFileReader, ImageReader, has_color
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.model_inputs import Array, Input, Item, check_dtype, check_names, checked
 from qdqtool.data.options import DataPart
 from qdqtool.data.parts import items_in_part, rows_of_run, sample_digest, samples_in
-from qdqtool.data.pixel_arrays import is_archive, open_archive, pixel_array, sample_array, unused_note
+from qdqtool.data.pixel_arrays import is_archive, open_archive, open_arrays, pixel_array, sample_array, unused_note
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 from qdqtool.data.preprocess import Preprocess
 from qdqtool.errors import QdqError
@@ -134,7 +134,8 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
     if isinstance(data, JsonInputs):
         return _from_json(data.paths[0] if len(data.paths) == 1 else str(data), data.files(), max_bytes)
     if not isinstance(data, str | os.PathLike):
-        return _from_python(data, inputs)
+        held = open_arrays(data, max_bytes)
+        return _from_python(data) if held is None else _from_arrays_by_name("data", "arrays", held, inputs, preprocess)
     text = os.fspath(data)
     script = split_script(text)
     path = Path(text)
@@ -152,7 +153,10 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
         path.stat()
         if path.is_dir():
             return _from_folder(path, max_bytes)
-        return _from_archive(path, inputs, preprocess, max_bytes) if is_archive(path) else _from_file(path, max_bytes)
+        if not is_archive(path):
+            return _from_file(path, max_bytes)
+        kind = path.suffix.lower().removeprefix(".")
+        return _from_arrays_by_name(path, kind, open_archive(path, max_bytes), inputs, preprocess)
     except FileNotFoundError:
         hint = "give images (a file, a folder, a pattern), a .npz, .npy, .json or a .py with load_data()"
         raise QdqError(path, "does not exist", hint) from None
@@ -160,11 +164,9 @@ def _open(data: Any, inputs: Sequence[Input], preprocess: str | Preprocess | Non
         raise QdqError(path, f"cannot be read ({error})") from error
 
 
-def _from_python(data: Any, inputs: Sequence[Input]) -> SampleSource:
+def _from_python(data: Any) -> SampleSource:
     if callable(data):
         return SampleSource("data", "python", lambda: items_of("data", data))
-    if isinstance(data, np.ndarray | Mapping):
-        return _from_memory(data, inputs)
     if not isinstance(data, Iterable):
         kind = type(data).__name__
         raise QdqError(
@@ -182,40 +184,27 @@ def _from_python(data: Any, inputs: Sequence[Input]) -> SampleSource:
     return SampleSource("data", "python", items, once=isinstance(data, Iterator))
 
 
-def _from_memory(data: Array | Mapping[Any, Any], inputs: Sequence[Input]) -> SampleSource:
-    """One array for a single input, or one for each input by name; the first axis counts samples, as in a .npz."""
-    if isinstance(data, np.ndarray):
-        if len(inputs) != 1:
-            names = ", ".join(one.name for one in inputs)
-            raise QdqError("data", f"is one array, the model has {len(inputs)} inputs", f"give a dict with {names}")
-        return _from_arrays("data", "arrays", {inputs[0].name: HeldArray(data)}, inputs)
-    for name, array in data.items():
-        if not isinstance(array, np.ndarray):
-            kind = type(array).__name__
-            raise QdqError("data", f"{name!r} is a {kind}, not a numpy array", "give {input name: array}")
-    held = {str(name): HeldArray(array) for name, array in data.items()}
-    return _from_arrays("data", "arrays", held, inputs)
-
-
-def _from_archive(
-    path: Path, inputs: Sequence[Input], preprocess: str | Preprocess | None, max_bytes: int
+def _from_arrays_by_name(
+    where: Path | str,
+    kind: str,
+    stored: Mapping[str, SampleArray],
+    inputs: Sequence[Input],
+    preprocess: str | Preprocess | None,
 ) -> SampleSource:
-    """Arrays of a file: those of the inputs' names, and one that may be called otherwise or hold images of 8 bits."""
-    stored: Mapping[str, SampleArray] = open_archive(path, max_bytes)
-    kind = path.suffix.lower().removeprefix(".")
-    found = sample_array(path, stored, inputs)
+    """Arrays of a file or in memory: those of the inputs' names, and one of another name or of 8-bit images."""
+    found = sample_array(where, stored, inputs)
     if found is None:
         if preprocess is not None:
             reason = f"holds arrays for {len(inputs)} inputs, and --preprocess is for images of a single one"
-            raise QdqError(path, reason, "leave --preprocess out")
-        if kind == "npy":
-            names = ", ".join(one.name for one in inputs)
-            raise QdqError(path, f"is one array, the model has {len(inputs)} inputs", f"give a .npz with {names}")
-        return _from_arrays(path, kind, stored, inputs)
+            raise QdqError(where, reason, "leave --preprocess out")
+        if "" in stored:
+            names, form = ", ".join(one.name for one in inputs), "a .npz" if isinstance(where, Path) else "a dict"
+            raise QdqError(where, f"is one array, the model has {len(inputs)} inputs", f"give {form} with {names}")
+        return _from_arrays(where, kind, stored, inputs)
     one, name = found
-    pixels = pixel_array(path, name, stored[name], one, preprocess)
+    pixels = pixel_array(where, name, stored[name], one, preprocess)
     fed = {other.name: stored[other.name] for other in inputs if other is not one}
-    source = _from_arrays(path, kind, {**fed, one.name: stored[name] if pixels is None else pixels}, inputs)
+    source = _from_arrays(where, kind, {**fed, one.name: stored[name] if pixels is None else pixels}, inputs)
     notes = (*unused_note(stored, (name, *fed)), *source.notes)
     return replace(source, notes=notes, preprocess="" if pixels is None else str(pixels.reader.spec))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.data.arrays import StoredArray, open_npy, open_npz
+from qdqtool.data.arrays import SampleArray, open_npy, open_npz
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.class_names import LEFT_OUT, Names
 from qdqtool.limited_reading import FileKind, read_text
@@ -111,13 +111,13 @@ def are_rows_of_files(path: Path) -> bool:
     return len(_rows(path)[0]) > 1
 
 
-def array_classes(path: Path, stored: dict[str, StoredArray] | StoredArray) -> Int64:
-    """The classes in an archive or a .npy.
+def array_classes(path: Path | str, stored: Mapping[str, SampleArray] | SampleArray) -> Int64:
+    """The classes among arrays by name, or in one array.
 
     Raises:
         QdqError: no array of classes, or not one integer per sample.
     """
-    if isinstance(stored, dict):
+    if isinstance(stored, Mapping):
         key = next((key for key in ARRAY_KEYS if key in stored), None)
         if key is None:
             raise QdqError(path, f"has no array y of classes, only {', '.join(stored)}", _FORMS)

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from qdqtool.data.arrays import StoredArray
+from qdqtool.data.arrays import SampleArray
 from qdqtool.data.geometry import Geometry, read_image
 from qdqtool.data.image_folder import ImageFiles, as_fed, find_images, image_input, image_reader
 from qdqtool.data.loader import Batch, Data, DataLoader, DataOptions, Input, open_loader
 from qdqtool.data.model_inputs import Array, checked
 from qdqtool.data.parts import rows_of_run
-from qdqtool.data.pixel_arrays import is_archive, open_archive, pixel_array, sample_array
+from qdqtool.data.pixel_arrays import open_arrays, pixel_array, sample_array
 from qdqtool.data.sources import digests_of, open_source
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.labels_classes import ARRAY_KEYS, Int64, array_classes
@@ -64,9 +64,9 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
     """Open what a model is judged on.
 
     Args:
-        data: images (see `find_images`), such as a folder of class folders; a .npz or .npy of arrays, which may be
-            images in uint8 with a preprocessing, and may hold their classes as y or their boxes; or what else
-            `open_loader` takes.
+        data: images (see `find_images`), such as a folder of class folders; arrays in a .npz, a .npy or memory, which
+            may be images in uint8 with a preprocessing, and beside which classes may lie as y, in a file boxes, too; or
+            what else `open_loader` takes.
         inputs: what the model takes.
         options: batch, limit, preprocessing.
 
@@ -77,9 +77,9 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
     images = None if path is None else _images(path)
     if path is not None and images is not None:
         return _part_of_images(path, images, image_input(path, inputs), options)
-    if path is not None and is_archive(path) and path.is_file():
-        return _of_arrays(path, inputs, options)
-    return _part_of_loader(data, inputs, options)
+    made = _part_of_loader(data, inputs, options)
+    stored = open_arrays(data, options.max_bytes)
+    return made if stored is None else _of_arrays(path or "data", stored, made, inputs, options)
 
 
 def _check(options: DataOptions, one: Input) -> None:
@@ -147,31 +147,39 @@ def _of_images(path: Path, images: ImageFiles, one: Input, options: DataOptions)
 # ------------------------------------------------------------------------------------------------------------ arrays
 
 
-def _of_arrays(path: Path, inputs: Sequence[Input], options: DataOptions) -> LabeledSamples:
-    """Samples of a file of arrays, and the labels that lie beside them in it."""
-    made = _part_of_loader(path, inputs, options)
-    stored = open_archive(path, options.max_bytes)
-    found = sample_array(path, stored, inputs) if len(inputs) == 1 else None
+def _of_arrays(
+    where: Path | str,
+    stored: Mapping[str, SampleArray],
+    made: LabeledSamples,
+    inputs: Sequence[Input],
+    options: DataOptions,
+) -> LabeledSamples:
+    """Samples of arrays by name, and the labels that lie beside them."""
+    found = sample_array(where, stored, inputs) if len(inputs) == 1 else None
     if found is None:
         return made
     one, name = found
-    pixels = pixel_array(path, name, stored[name], one, options.preprocess)
+    pixels = pixel_array(where, name, stored[name], one, options.preprocess)
     if pixels is not None:
         made = _laid_out(made, pixels.geometry)
-    classes, boxes = _truth_in(path, stored, stored[name].shape[0] if stored[name].shape else 0)
-    whole = made.whole and replace(made.whole, classes=classes, boxes=boxes)
-    return replace(
-        made, where=path, classes=None if classes is None else classes[: made.count], boxes=boxes, whole=whole
-    )
+    classes, boxes = _truth_in(where, stored, stored[name].shape[0] if stored[name].shape else 0)
+    made = replace(made, where=where, boxes=boxes, whole=made.whole and replace(made.whole, boxes=boxes))
+    return made if classes is None else with_classes(made, classes)
 
 
-def _truth_in(path: Path, stored: dict[str, StoredArray], rows: int) -> tuple[Int64 | None, bool]:
+def with_classes(made: LabeledSamples, classes: Int64) -> LabeledSamples:
+    """The samples with their right classes: int64[n], one for each sample of the data, in their order."""
+    whole = made.whole and replace(made.whole, classes=classes)
+    return replace(made, classes=classes[: made.count], whole=whole)
+
+
+def _truth_in(where: Path | str, stored: Mapping[str, SampleArray], rows: int) -> tuple[Int64 | None, bool]:
     """The classes that lie beside the samples, one each, and whether boxes do."""
-    if "boxes" in stored:
+    if "boxes" in stored and isinstance(where, Path):
         return None, True
     if not any(key in stored and stored[key].shape[:1] == (rows,) for key in ARRAY_KEYS):
         return None, False
-    return array_classes(path, stored), False
+    return array_classes(where, stored), False
 
 
 def _laid_out(made: LabeledSamples, geometry: Geometry) -> LabeledSamples:

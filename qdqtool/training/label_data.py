@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from qdqtool.data.arrays import open_npz
+from qdqtool.data.arrays import SampleArray
 from qdqtool.data.json_inputs import JsonInputs
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Input
-from qdqtool.data.pixel_arrays import are_other_images, sample_array
+from qdqtool.data.pixel_arrays import are_other_images, open_arrays, sample_array
 from qdqtool.data.polygraphy_loader import items_of, load_script, read_json, split_script
 
 _Facts = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -30,19 +31,21 @@ def label_inputs(data: Data, inputs: Sequence[Input], options: DataOptions) -> t
         QdqError: the data cannot be read.
     """
     known = {one.name for one in inputs}
-    path = Path(data) if isinstance(data, str | Path) else None
-    if path is not None and path.suffix.lower() == ".npz" and path.is_file() and len(inputs) == 1:
-        known |= _samples_in(path, inputs, options)
+    stored = open_arrays(data, options.max_bytes)
+    if stored is not None and len(inputs) == 1:
+        known |= _samples_in(Path(data) if isinstance(data, str | os.PathLike) else "data", stored, inputs)
     fixed = next((one.first for one in inputs if not one.batched), None)
     return tuple(
         Input(name, (fixed, *([None] * (len(shape) - 1))) if shape else (), dtype)
-        for name, (shape, dtype) in _outside(data, options).items()
+        for name, (shape, dtype) in _outside(data, stored, options).items()
         if name not in known
     )
 
 
-def _outside(data: Data, options: DataOptions) -> _Facts:
+def _outside(data: Data, stored: Mapping[str, SampleArray] | None, options: DataOptions) -> _Facts:
     """Name -> shape and type of the arrays, or of those of the first sample."""
+    if stored is not None:
+        return {name: (one.shape, one.dtype) for name, one in stored.items() if name}
     if isinstance(data, JsonInputs):
         return _first(read_json(data.files()[0], options.max_bytes))
     if callable(data):
@@ -52,18 +55,14 @@ def _outside(data: Data, options: DataOptions) -> _Facts:
     script, path = split_script(str(data)), Path(data)
     if script and not path.is_dir():
         return _first(items_of(script[0], load_script(*script)))
-    if path.suffix.lower() == ".npz" and path.is_file():
-        stored = open_npz(path, options.max_bytes)
-        return {name: (one.shape, one.dtype) for name, one in stored.items()}
     if path.suffix.lower() == ".json" and path.is_file():
         return _first(read_json(path, options.max_bytes))
     return {}
 
 
-def _samples_in(path: Path, inputs: Sequence[Input], options: DataOptions) -> set[str]:
+def _samples_in(where: Path | str, stored: Mapping[str, SampleArray], inputs: Sequence[Input]) -> set[str]:
     """The array that feeds the only input, and images that are none of its samples."""
-    stored = open_npz(path, options.max_bytes)
-    found = sample_array(path, stored, inputs)
+    found = sample_array(where, stored, inputs)
     name = found[1] if found is not None else ""
     return {name} | {other for other, array in stored.items() if are_other_images(array, stored[name])}
 

@@ -8,16 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from qdqtool.data.arrays import HeldArray
 from qdqtool.data.loader import Data, DataOptions
-from qdqtool.data.model_inputs import Input
+from qdqtool.data.model_inputs import Array, Input
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.chance import reference_warning
 from qdqtool.evaluation.classification import COMPARE
 from qdqtool.evaluation.coco_names import model_names
 from qdqtool.evaluation.detections import FINDS_NOTHING, Detections
 from qdqtool.evaluation.known_preprocess import apply_known, resize_note
+from qdqtool.evaluation.labels_classes import array_classes
 from qdqtool.evaluation.metrics import judge
-from qdqtool.evaluation.samples import LabeledSamples, open_samples
+from qdqtool.evaluation.samples import LabeledSamples, open_samples, with_classes
 from qdqtool.evaluation.tasks import (
     ChosenTask,
     LabeledBoxes,
@@ -39,7 +43,7 @@ from qdqtool.verbs.target_model import TargetModel, target_model
 def evaluate(
     model: ModelSource,
     data: Data,
-    labels: str | Path | None = None,
+    labels: str | Path | Array | None = None,
     options: EvaluateOptions | None = None,
     data_options: DataOptions | None = None,
 ) -> Evaluation:
@@ -55,7 +59,7 @@ def evaluate(
         model: a path, an onnx.ModelProto, a gs.Graph or a callable returning one; plain or with Q/DQ; never changed. Or
             the file of an engine (.plan, .engine, .trt).
         data: what it is judged on; see `open_samples`.
-        labels: the truth; None where the data tells it, or for agreement.
+        labels: the truth, as a file or as one class per sample, int[n]; None where the data tells it, or for agreement.
         options: baseline, metric, decoder, names.
         data_options: batch, limit, preprocessing.
 
@@ -76,6 +80,8 @@ def evaluate(
     reading, said = apply_known(opened[0].name, data, data_options or DataOptions(), known)
     samples = open_samples(data, opened[0].inputs, reading)
     samples = replace(samples, notes=(*said, *samples.notes))
+    if isinstance(labels, np.ndarray):
+        samples, labels = with_classes(samples, array_classes("labels", HeldArray(labels))), None
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     task = TaskOptions(

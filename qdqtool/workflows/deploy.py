@@ -217,10 +217,12 @@ class _Deployment:
         if opened.path is None:
             give_back(opened.proto, opened, path)
         in_memory = not isinstance(samples, (str, os.PathLike))
+        if in_memory:
+            samples, how = write_samples(self._split, inputs, given)
         self._job = StepJob(
             path,
             path.stem,
-            write_samples(self._split, inputs, given) if in_memory else samples,
+            samples,
             how,
             options.data_options.preprocess,
             target,

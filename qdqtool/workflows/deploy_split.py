@@ -132,16 +132,16 @@ def load_data():
 """
 
 
-def write_samples(split: SplitData, inputs: Sequence[Input], folder: Path) -> Path:
-    """Write the samples to calibrate by that are no files yet, one after the other; the script that loads them."""
+def write_samples(split: SplitData, inputs: Sequence[Input], folder: Path) -> tuple[Path, DataOptions]:
+    """Write the preprocessed samples to calibrate by, one after the other; the script that loads them, and how."""
     data, options = split.calibrate
     names = [one.name for one in inputs]
-    source = open_source(data, inputs, None, options.max_bytes, options.part)
+    source = open_source(data, inputs, options.preprocess, options.max_bytes, options.part)
     for number, item in enumerate(source.items()):
         np.savez(folder / f"{number:08}.npz", *(item[name] for name in names))
     script = folder / "data.py"
     script.write_text(_SCRIPT.format(digest=split.digest, names=names), encoding="utf-8")
-    return script
+    return script, replace(options, preprocess=None)
 
 
 def _digests(data: Data, inputs: Sequence[Input], options: DataOptions) -> list[str]:

@@ -159,7 +159,7 @@ class _Improvement:
         samples, how = split.calibrate
         if not isinstance(samples, (str, os.PathLike)):
             folder.mkdir()
-            samples = write_samples(split, inputs, folder)
+            samples, how = write_samples(split, inputs, folder)
         preprocess, provider = self._options.data_options.preprocess, self._options.provider
         say, shared = self._beat.begin, self._work.shared
         return StepJob(self._plain, "model", samples, how, preprocess, self._target, provider, say, commands, shared)

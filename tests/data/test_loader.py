@@ -360,6 +360,7 @@ def test_arrays_in_memory_are_data_as_an_npz_is(tmp_path: Path) -> None:
 
 def test_arrays_in_memory_that_do_not_fit() -> None:
     assert re.match("data: .*one array, .* 2 inputs", str(refusal(rows(1), X, replace(X, name="y"))))
-    assert re.search("'z' is not .* x$", str(refusal({"z": rows(1)}, X)))
+    three = [replace(X, name=name) for name in "xyw"]
+    assert re.search("'z' is not .* x, y, w$", str(refusal({"z": rows(1)}, *three)))
     assert "(x 1, y 2)" in str(refusal({"x": rows(1), "y": rows(2)}, X, replace(X, name="y")))
     assert "the array has [3]" in str(refusal(np.zeros(3, np.float32), X))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.data.loader import DataOptions, open_loader
+from qdqtool.data.loader import Data, DataOptions, open_loader
 from qdqtool.data.model_inputs import Input
 from qdqtool.data.pixel_arrays import holds_images
 from qdqtool.errors import QdqError
@@ -25,8 +25,8 @@ HOW = "yolov8,color=bgr"
 PIXELS = np.random.default_rng(7).integers(0, 256, (5, 8, 10, 3), np.uint8)
 
 
-def fed(path: Path, one: Input, **options: object) -> bytes:
-    loader = open_loader(path, [one], DataOptions(preprocess=HOW, **options))  # type: ignore[arg-type]
+def fed(data: Data, one: Input, **options: object) -> bytes:
+    loader = open_loader(data, [one], DataOptions(preprocess=HOW, **options))  # type: ignore[arg-type]
     return b"".join(batch[one.name].tobytes() for batch in loader)
 
 
@@ -39,9 +39,10 @@ def test_every_reader_makes_of_an_archive_what_it_makes_of_image_files(tmp_path:
     np.savez(tmp_path / "first.npz", whatever=PIXELS.transpose(0, 3, 1, 2), y=np.arange(5))
     np.save(tmp_path / "alone.npy", PIXELS)
     wanted = fed(tmp_path / "files", one)
-    for name in ("last.npz", "first.npz", "alone.npy"):
-        assert fed(tmp_path / name, one) == wanted, name
-        samples = open_samples(tmp_path / name, [one], DataOptions(preprocess=HOW))
+    in_files = (tmp_path / name for name in ("last.npz", "first.npz", "alone.npy"))
+    for data in (*in_files, PIXELS, {"x": PIXELS, "y": np.arange(5)}, np.load(tmp_path / "last.npz")):
+        assert fed(data, one) == wanted, data
+        samples = open_samples(data, [one], DataOptions(preprocess=HOW))
         judged = list(samples.chunks())
         assert b"".join(chunk.batch[one.name].tobytes() for chunk in judged) == wanted
         files = open_samples(tmp_path / "files", [one], DataOptions(preprocess=HOW))
@@ -95,9 +96,10 @@ def test_a_refusal_says_which_arrays_there_are(
 ) -> None:
     np.savez(tmp_path / "d.npz", **arrays)
     for read in (open_loader, open_samples):
-        with pytest.raises(QdqError) as caught:
-            read(tmp_path / "d.npz", [ONE], DataOptions(preprocess=preprocess))
-        assert reason in caught.value.reason and todo in caught.value.todo
+        for data in (tmp_path / "d.npz", arrays):
+            with pytest.raises(QdqError) as caught:
+                read(data, [ONE], DataOptions(preprocess=preprocess))
+            assert reason in caught.value.reason and todo in caught.value.todo
 
 
 def test_an_input_of_integers_takes_pixels_as_they_are(tmp_path: Path) -> None:
@@ -117,4 +119,6 @@ def test_what_holds_images(tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", other=PIXELS)
     (tmp_path / "d.npz").write_bytes(b"no archive")
     names = [name for name in "abcde" if holds_images(tmp_path / f"{name}.npz")]
-    assert names == ["a", "c"] and not holds_images(PIXELS)
+    assert names == ["a", "c"]
+    assert holds_images(PIXELS) and holds_images({"x": PIXELS}) and not holds_images({"x": PIXELS.astype(np.float32)})
+    assert not holds_images([{"x": PIXELS}]) and not holds_images({"x": PIXELS.tolist()})

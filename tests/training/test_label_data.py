@@ -23,6 +23,7 @@ def test_an_archive(tmp_path: Path) -> None:
     np.savez(path, **ARRAYS)
     found = label_inputs(path, [FREE], DataOptions())
     assert found == (Input("boxes", (None, None, None), F), Input("class", (None,), np.dtype(np.int64)))
+    assert label_inputs(ARRAYS, [FREE], DataOptions()) == found, "in memory, too"
     batch = next(iter(open_loader(path, [FREE, *found], DataOptions(batch=2))))
     assert {name: array.shape for name, array in batch.items()} == {"x": (2, 2), "boxes": (2, 3, 4), "class": (2,)}
 
@@ -54,5 +55,6 @@ def test_data_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "d.npy"
     np.save(path, ARRAYS["x"])
     assert label_inputs(path, [FREE], DataOptions()) == ()
+    assert label_inputs(ARRAYS["x"], [FREE], DataOptions()) == ()
     assert label_inputs(tmp_path, [FREE], DataOptions()) == ()
     assert label_inputs(iter([{"x": ARRAYS["x"]}]), [FREE], DataOptions()) == ()

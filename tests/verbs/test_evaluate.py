@@ -75,6 +75,18 @@ def test_the_classifier_has_its_top_1(models: Path) -> None:
     assert (result.losses, result.labels, result.means) == ({}, "arrays", "")
 
 
+def test_arrays_in_memory_are_judged_as_those_of_a_file(models: Path) -> None:
+    model, how = models / "tiny_classifier.onnx", DataOptions(batch=50)
+    samples = dict(np.load(models / "digits8_test.npz"))
+    wanted = evaluate(model, models / "digits8_test.npz", None, None, how)
+    assert evaluate(model, samples, None, None, how) == wanted
+    assert evaluate(model, samples["x"], samples["y"], None, how) == wanted
+    with pytest.raises(QdqError, match="hold 4 classes, the data has more samples"):
+        evaluate(model, samples["x"], samples["y"][:4], None, how)
+    with pytest.raises(QdqError, match="labels: has classes of float32"):
+        evaluate(model, samples["x"], samples["y"].astype(np.float32), None, how)
+
+
 def test_figures_do_not_depend_on_the_batch_or_on_the_kind_of_model(models: Path) -> None:
     path = models / "tiny_classifier.onnx"
     one, two = (

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.commands import Commands
-from qdqtool.data.loader import DataOptions, inputs_of
+from qdqtool.data.loader import DataOptions, Input, inputs_of, open_loader
 from qdqtool.deploying.candidates import DeployCandidate, candidates_for
 from qdqtool.deploying.choice import CandidateTrial, DeployCost
 from qdqtool.deploying.target import DeployTarget, target_at
@@ -29,7 +29,7 @@ from qdqtool.workflows.deploy_cost import cost_of_candidate
 from qdqtool.workflows.deploy_files import peel_kinds, write_other_build, write_package, write_recipe
 from qdqtool.workflows.deploy_layers import layers_left
 from qdqtool.workflows.deploy_other_builds import added_layers_note
-from qdqtool.workflows.deploy_split import split_data
+from qdqtool.workflows.deploy_split import split_data, write_samples
 from qdqtool.workflows.deploy_steps import MadeFiles, StepJob, carry_out
 from qdqtool.workflows.judge import Judge, target_of_candidate
 from tests.graphs import SMALL_NET, model_of
@@ -160,6 +160,21 @@ def test_data_that_holds_too_little_is_refused(here: Path, tmp_path: Path) -> No
         split_data(str(tmp_path / "two.npy"), None, inputs, DataOptions(), "fast")
     with pytest.raises(QdqError, match="only once"):
         split_data(({"x": row} for row in np.zeros((3, 1, 4, 8, 8), np.float32)), None, inputs, DataOptions(), "fast")
+
+
+def test_images_in_memory_are_split_and_written_as_those_of_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    images = np.random.default_rng(3).integers(0, 256, (12, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "data.npz", x=images, y=np.arange(12))
+    inputs, how = [Input("x", (None, 3, 8, 8), np.dtype(np.float32))], DataOptions(preprocess="scale=1/255")
+    stored = split_data(str(tmp_path / "data.npz"), None, inputs, how, "fast")
+    held = split_data({"x": images, "y": np.arange(12)}, None, inputs, how, "fast")
+    assert (held.digest, held.parts) == (stored.digest, stored.parts)
+    (tmp_path / "written").mkdir()
+    script, options = write_samples(held, inputs, tmp_path / "written")
+    wanted = [batch["x"].tobytes() for batch in open_loader(stored.calibrate[0], inputs, stored.calibrate[1])]
+    assert [batch["x"].tobytes() for batch in open_loader(script, inputs, options)] == wanted
+    assert len(wanted) == stored.counts["calibrate"]
 
 
 def test_eval_data_leaves_two_parts_of_the_data(here: Path, tmp_path: Path) -> None:
