@@ -70,17 +70,18 @@ def known_numbers(view: GraphView) -> dict[str, Value]:
     return view.known_numbers
 
 
-def sample_shapes(view: GraphView) -> dict[str, Shape]:
+def sample_shapes(view: GraphView, fed: Mapping[str, Sequence[int]] | None = None) -> dict[str, Shape]:
     """`followed_shapes` where a batch that is free, the only open side of an input, is one sample.
 
+    `fed` has the shape of one sample for inputs with other open sides.
     An input with an initializer has that one's size, which may be 0: files of IR version 3 list initializers as inputs.
     """
     stored = {tensor.name for tensor in view.graph.initializer}
     values = (value for value in view.graph.input if value.name not in stored)
     inputs = (value for value in values if value.type.tensor_type.HasField("shape"))
     sizes = {value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in inputs}
-    fed = {name: [1, *sides[1:]] for name, sides in sizes.items() if sides and sides[0] == 0 and all(sides[1:])}
-    return followed_shapes(view, fed) if fed else known_shapes(view)
+    known = {name: [1, *sides[1:]] for name, sides in sizes.items() if sides and sides[0] == 0 and all(sides[1:])}
+    return followed_shapes(view, {**known, **(fed or {})}) if known or fed else known_shapes(view)
 
 
 def sample_lengths(view: GraphView) -> dict[str, int]:

@@ -8,18 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.evaluation.loss_scale import WORDS
 from qdqtool.evaluation.metrics import certain
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.match.second_pairs import with_second_pairs
 from qdqtool.measuring.answers import AnswerLoss
-from qdqtool.measuring.keep_float import LossMeter, OutputLoss, judged_samples
+from qdqtool.measuring.keep_float import LossMeter, OutputLoss, judged_samples, samples_of
 from qdqtool.measuring.output_loss import LARGE_LOSS, OutputReference
 from qdqtool.measuring.policies import keep_most_harmful
 from qdqtool.measuring.search_result import SearchResult
 from qdqtool.measuring.sensitivity_runner import QuantizedForm, SensitivityRunner, reference_of
 from qdqtool.passes.insert import insert_pairs
+from qdqtool.runtime.activations import ObservableModel
 from tests.collapsing_nets import quantized, residual_net
 from tests.graphs import model_of
 
@@ -102,6 +104,24 @@ def test_cheap_samples_are_judged_by_more_of_them() -> None:
         for side in (8, 40, 400, "H")
     ]
     assert [judged_samples(GraphView(model_of(text).graph)) for text in sized] == [32, 18, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("shape", "fed", "runs"),
+    [
+        ("N,64,H,40", (3, 64, 40, 40), (8, 18)),  # as many as of float[1,64,40,40]
+        ("N,64,H,8", (1, 64, 8, 8), (8, 32)),
+        ("2,64,H,8", (2, 64, 8, 8), (4, 4)),  # a run is two samples, and 8 are run
+    ],
+)
+def test_samples_of_open_sizes_are_judged_by_the_size_of_the_first(
+    shape: str, fed: tuple[int, ...], runs: tuple[int, int]
+) -> None:
+    proto = model_of(f"agraph (float[{shape}] x) => (y) <float[64,64,3,3] w> {{ y = Conv(x, w) }}")
+    rows = np.random.default_rng(0).normal(size=(40, *fed)).astype(np.float32)
+    loader = open_loader([{"x": row} for row in rows], inputs_of(proto.graph))
+    source = samples_of(ObservableModel(Model(proto)), loader)
+    assert source is not None and (len(source.samples), len(source.judged)) == runs
 
 
 def test_without_a_reference_the_reason_is_told(search: SearchResult) -> None:
