@@ -8,7 +8,9 @@ operator only moves them. An integer input or output of the graph becomes float3
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 
 from qdqtool.graph.edit import Editor
@@ -25,6 +27,54 @@ class _Code:
 
     operands: tuple[str, ...]
     node: Node
+
+
+@dataclass(frozen=True)
+class FloatInput:
+    """An input of the graph that took integers and takes floats.
+
+    Attributes:
+        name: its name.
+        was: the type of its integers.
+        scale, zero: one float is ``scale * (code - zero)``; the scale is None where it is no constant of one number.
+    """
+
+    name: str
+    was: np.dtype[Any]
+    scale: np.float32 | None
+    zero: int
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The smallest and the largest value that its codes stand for."""
+        if self.scale is None:
+            return None
+        codes = np.iinfo(self.was)
+        lowest, highest = (self.scale * np.float32(code - self.zero) for code in (codes.min, codes.max))
+        return float(lowest), float(highest)
+
+    @property
+    def preprocess(self) -> str:
+        """The preprocessing of images whose pixels were the codes: less 128 where these are signed."""
+        mean = self.scale and self.scale * np.float32(self.zero - np.iinfo(self.was).min)
+        return f"scale={self.scale!s}" + (f",mean={mean!s}" if mean else "")
+
+    @property
+    def note(self) -> str:
+        """A sentence on what it takes now."""
+        said = f"the input {self.name} took {self.was} and takes floats now"
+        if self.span is None:
+            return said
+        code = f"(code {'-' if self.zero >= 0 else '+'} {abs(self.zero)})" if self.zero else "code"
+        return f"{said}: {self.scale!s} * {code}, from {self.span[0]:.6g} to {self.span[1]:.6g}"
+
+
+@dataclass(frozen=True)
+class FloatEnds:
+    """Ends of the graph that were integers and are floats: a sentence for each, and its inputs."""
+
+    notes: tuple[str, ...] = ()
+    inputs: tuple[FloatInput, ...] = ()
 
 
 def has_loose_integers(view: GraphView) -> bool:
@@ -46,7 +96,7 @@ def _is_move(node: Node) -> bool:
     return node.op in operator_set("unchanged") and (len(node.outputs) == 1 or node.op == "Split")
 
 
-def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
+def complete_pairs(view: GraphView, *, ends: bool = True) -> FloatEnds:
     """Make whole pairs of what `has_loose_integers` finds; the proto is edited. What cannot be completed stays.
 
     Args:
@@ -60,7 +110,7 @@ def complete_pairs(view: GraphView, *, ends: bool = True) -> tuple[str, ...]:
     if ends:
         work.outputs()
     work.editor.commit()
-    return tuple(work.notes)
+    return FloatEnds(tuple(work.notes), tuple(work.taken))
 
 
 class _Work:
@@ -69,6 +119,7 @@ class _Work:
     def __init__(self, view: GraphView, *, ends: bool) -> None:
         self.view, self.editor, self.notes, self.ends = view, Editor(view), list[str](), ends
         self.floats: dict[str, str] = {node.outputs[0]: node.inputs[0] for node in view.every if node.op == QUANTIZE}
+        self.taken: list[FloatInput] = []
         self.moved: set[str] = set()  # outputs of the graph that were integers
         self.consumers: dict[str, list[Use]] = {}
         for node in view.every:
@@ -89,9 +140,13 @@ class _Work:
                 continue
             uses = list(self.consumers[name])
             self._quantize(name, _Code(tuple(dequantize.inputs[1:]), dequantize), uses, beside=None)
-            was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+            scale, zero = (self.view.array(one) for one in (*dequantize.inputs[1:], "")[:2])
+            number = np.float32(scale.item()) if scale is not None and scale.size == 1 else None
+            shift = int(zero.item()) if zero is not None and zero.size == 1 else 0
+            was = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
             kind.elem_type = self._float(dequantize)
-            self.notes.append(f"the input {name} took {was} and takes floats now")
+            self.taken.append(FloatInput(name, was, number, shift))
+            self.notes.append(self.taken[-1].note)
 
     def _dequantize_behind(self, name: str) -> Node | None:
         """The first DQ behind integers, where nothing but DQ and what moves integers reads them."""

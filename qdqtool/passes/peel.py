@@ -26,7 +26,7 @@ from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.bake_weights import WeightCode
 from qdqtool.passes.dynamic_blocks import restore_blocks
 from qdqtool.passes.insert import is_estimated
-from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
+from qdqtool.passes.integer_operators import FloatEnds, complete_pairs, has_loose_integers
 from qdqtool.passes.next_scale import first_scales
 from qdqtool.passes.quant_params import OnAsymmetric, OtherTypeError, block_scale, coding_of, pair_scale, scale_of
 from qdqtool.passes.rewrites import undo_rewrites
@@ -48,6 +48,7 @@ class Peeled:
         int8_nodes: first outputs of the weighted operators that read their weight through a pair.
         codes: weight -> how its pair quantized it.
         notes: what was done beside taking pairs out, a sentence each.
+        ends: inputs and outputs that were integers.
     """
 
     model: Model
@@ -57,6 +58,7 @@ class Peeled:
     int8_nodes: tuple[str, ...]
     codes: dict[str, WeightCode] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    ends: FloatEnds = field(default_factory=FloatEnds)
 
     @property
     def uncached(self) -> tuple[str, NumberFormat] | None:
@@ -122,9 +124,9 @@ def peel_pairs(
     if not loose and not signless:
         peeled = _peel(model, on_conflict, on_asymmetric, drop_scales=drop_scales)
         return replace(peeled, scales={**peeled.scales, **dynamic}) if dynamic else peeled
-    whole, notes = model.copy(), list[str]()
-    if loose:
-        notes += complete_pairs(whole.view, ends=ends)
+    whole = model.copy()
+    became_floats = complete_pairs(whole.view, ends=ends) if loose else FloatEnds()
+    notes = [*became_floats.notes]
     restored = restore_activations(whole.view, opset) if signless else ()
     if restored:
         what = f"unsigned integers acted as Relu: a Relu was added after {len(restored)} tensors"
@@ -133,7 +135,9 @@ def peel_pairs(
     peeled = _peel(whole, on_conflict, on_asymmetric, known, drop_scales=drop_scales)
     model.graph.CopyFrom(whole.graph)
     model.changed()
-    return replace(peeled, model=model, scales={**peeled.scales, **dynamic}, notes=(*notes, *peeled.notes))
+    return replace(
+        peeled, model=model, scales={**peeled.scales, **dynamic}, notes=(*notes, *peeled.notes), ends=became_floats
+    )
 
 
 def _has_unsigned(view: GraphView) -> bool:

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.data.preprocess import parse_preprocess
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
-from qdqtool.passes.integer_operators import complete_pairs, has_loose_integers
+from qdqtool.passes.integer_operators import FloatEnds, complete_pairs, has_loose_integers
 from qdqtool.passes.peel import peel_pairs
 from tests.graphs import model_of
 
@@ -29,7 +30,7 @@ def test_pairs_stand_around_what_moves_integers() -> None:
     model = model_of(MOVED, 19)
     assert has_loose_integers(GraphView(model.graph))
     before = run(model, {"x": (x := np.random.default_rng(1).normal(size=(1, 2, 2, 2)).astype(np.float32) * 9)})[0]
-    assert complete_pairs(GraphView(model.graph)) == ()
+    assert complete_pairs(GraphView(model.graph)) == FloatEnds()
     whole = Model(model)
     assert not has_loose_integers(whole.view) and list(whole.view.pairs) == ["x", "t", "r"]
     assert before.tobytes() == run(model, {"x": x})[0].tobytes()
@@ -43,7 +44,9 @@ def test_integer_inputs_and_outputs_become_floats_under_their_names() -> None:
     model = model_of(text, 19)
     peeled = peel_pairs(Model(model), ends=True)
     first, last = peeled.notes
-    assert first.startswith("the input x took int8") and last.startswith("the output z gave int8")
+    assert first == "the input x took int8 and takes floats now: 0.25 * code, from -32 to 31.75" and last.startswith(
+        "the output z gave int8"
+    )
     assert [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)] == [1, 1]
     assert set(peeled.scales) == {"x", "t", "a"}
     onnx.checker.check_model(model, full_check=True)
@@ -51,6 +54,27 @@ def test_integer_inputs_and_outputs_become_floats_under_their_names() -> None:
     one = run(model_of(text, 19), {"x": x})[0]
     other = run(model, {"x": x.astype(np.float32) * np.float32(0.25)})[0]
     assert np.array_equal(np.rint(other / 0.25), one)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "said", "how"),
+    [
+        ("int8", -128, ": 0.003921569 * (code + 128), from 0 to 1", "scale=0.003921569"),
+        ("int8", -1, ": 0.003921569 * (code + 1), from -0.498039 to 0.501961", "scale=0.003921569,mean=0.49803925"),
+        ("uint8", 0, ": 0.003921569 * code, from 0 to 1", "scale=0.003921569"),
+        ("uint8", 127, ": 0.003921569 * (code - 127), from -0.498039 to 0.501961", "scale=0.003921569,mean=0.49803925"),
+    ],
+)
+def test_the_floats_that_an_input_of_integers_takes_are_said(kind: str, zero: int, said: str, how: str) -> None:
+    text = f"g ({kind}[4] x) => (float[4] z) <float s = {{0.003921569}}, {kind} o = {{{zero}}}> {{ d = DequantizeLinear(x, s, o) z = Relu(d) }}"
+    peeled = peel_pairs(Model(model_of(text)), on_asymmetric="widen", ends=True)
+    assert peeled.notes[0] == f"the input x took {kind} and takes floats now{said}"
+    (one,) = peeled.ends.inputs
+    spec = parse_preprocess(one.preprocess)
+    pixels = np.arange(256, dtype=np.float32)
+    codes = pixels - (128 if kind == "int8" else 0)
+    assert one.preprocess == how and one.scale is not None
+    assert np.allclose(pixels * spec.scale - spec.mean[0], one.scale * (codes - zero), atol=1e-6)
 
 
 def test_without_leave_the_ends_are_refused_and_nothing_is_changed() -> None:
