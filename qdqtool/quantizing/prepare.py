@@ -13,15 +13,17 @@ from qdqtool.graph.types import opset_of
 from qdqtool.match.plan import PlanOptions
 from qdqtool.metadata import raise_ir
 from qdqtool.passes.fold_constants import unfolded_note
+from qdqtool.passes.integer_operators import FloatEnds, FloatInput
 from qdqtool.passes.typed_pairs import PlannedModel, peel_model
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model that is ready for pairs, and sentences on what was lifted."""
+    """A model that is ready for pairs, sentences on what was changed for them, and inputs that took integers."""
 
     planned: PlannedModel
     notes: tuple[str, ...]
+    inputs: tuple[FloatInput, ...] = ()
 
 
 def opset_for(options: PlanOptions) -> int:
@@ -30,18 +32,20 @@ def opset_for(options: PlanOptions) -> int:
     return max(row.opset for row in formats_of(options.format, release))
 
 
-def prepare(model: Model, options: PlanOptions, *, requantize: bool, ends: bool = False) -> Prepared:
+def prepare(model: Model, options: PlanOptions, *, requantize: bool) -> Prepared:
     """Lift a model to the opset and IR version of Q/DQ; with `requantize` its pairs are taken out first.
 
-    The model is edited. `ends` as in `peel_pairs`.
+    The model is edited. Inputs and outputs that pairs make integers of become floats.
 
     Raises:
         QdqError: an operator cannot be lifted, or pairs cannot be taken out.
     """
-    notes = normalize(model, opset_for(options)).notes
+    notes, ends = normalize(model, opset_for(options)).notes, FloatEnds()
     raise_ir(model.proto)
     if requantize:
-        peel_model(model, on_asymmetric="widen", ends=ends, opset=opset_of(model.proto), drop_scales=True)
+        opset = opset_of(model.proto)
+        ends = peel_model(model, on_asymmetric="widen", ends=True, opset=opset, drop_scales=True).ends
         clear_metadata(model.proto)
     planned = PlannedModel.of(model)
-    return Prepared(planned, (*notes, *unfolded_note(planned.base.view, options.rule_book())))
+    unfolded = unfolded_note(planned.base.view, options.rule_book())
+    return Prepared(planned, (*notes, *ends.notes, *unfolded), ends.inputs)

@@ -269,7 +269,7 @@ def _prepare(opened: Model, options: GraftOptions) -> tuple[PlannedModel, tuple[
     has_pairs = has_qdq(opened.view)
     if has_pairs and not options.requantize:
         raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
-    prepared = prepare(opened, options.plan, requantize=has_pairs, ends=True)
+    prepared = prepare(opened, options.plan, requantize=has_pairs)
     return prepared.planned, (*prepared.notes, *paired)
 
 

@@ -53,6 +53,7 @@ from qdqtool.scales import ScaleTable, load_table
 from qdqtool.verbs.insert_float_costs import bytes_in_codes, float_cost_notes
 from qdqtool.verbs.insert_measure import (
     InsertMeasurement,
+    check_float_inputs,
     judge_typed,
     keeping_of,
     measure_conditioned,
@@ -182,6 +183,8 @@ def insert(
     edited = _edit_weights(opened, data, options)
     prepared = prepare(opened, options.plan, requantize=options.requantize)
     planned = prepared.planned
+    if data is not None:
+        check_float_inputs(prepared.inputs, planned.base, data, options.data_options)
     scaled = _plan_and_scales(planned, opened, options, data, _table_of(scales) if given else None, edited, rows)
     if not options.allow_empty:
         refuse_empty(planned.base.view, scaled.plan, opened.name)

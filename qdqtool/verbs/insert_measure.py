@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -43,10 +43,13 @@ if TYPE_CHECKING:
     from qdqtool.measuring.search_result import SearchResult
     from qdqtool.measuring.sensitivity_runner import QuantizedForm
     from qdqtool.observers.state_file import State
+    from qdqtool.passes.integer_operators import FloatInput
     from qdqtool.precision.value_ranges import ValueRanges
     from qdqtool.verbs.insert_costs import CostBuilder, Int8Costs
     from qdqtool.verbs.insert_options import InsertOptions
     from qdqtool.verbs.typed_rest import TypedRest
+
+_BEYOND = 0.5  # of a range: values farther outside of it were made for another one
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,28 @@ def check_data(model: ModelSource, data: Data, options: DataOptions | None) -> N
     known = [known_preprocess(opened.proto)]
     reading, _ = apply_known(opened.name, data, options or DataOptions(), known, anew=True)
     next(iter(open_loader(data, inputs_of(as_fp32(opened).graph), reading)))
+
+
+def check_float_inputs(
+    taken: Sequence[FloatInput], model: Model, data: Data | DataLoader, options: DataOptions | None
+) -> None:
+    """Refuse data that are far beyond the floats which inputs take in place of integers, by the first batch.
+
+    Data that can be iterated only once are not looked at.
+
+    Raises:
+        QdqError: values that were made for the integers; see `open_loader`.
+    """
+    known = {one.name: (one, *one.span) for one in taken if one.span is not None}
+    loader = open_loader(data, inputs_of(model.graph), options) if known else None
+    if loader is None or loader.once:
+        return
+    batch = next(iter(loader))
+    for name, (one, low, high) in known.items():
+        least, most = float(batch[name].min()), float(batch[name].max())
+        if max(low - least, most - high) > _BEYOND * (high - low):
+            reason = f"feeds values from {least:.6g} to {most:.6g}, but {one.note}"
+            raise QdqError("--data", reason, f"for images give --preprocess {one.preprocess}, and resize= as before")
 
 
 def measure_conditioned(opened: Model, data: Data | DataLoader | None, options: InsertOptions) -> InsertMeasurement:

@@ -394,3 +394,58 @@ def test_data_whose_name_is_no_utf8_are_named_with_escapes(tmp_path: Path, capsy
     assert said.code == 0, said.err
     assert run(capsys, "calibrate", model, "--data", data, "-o", tmp_path / "t.json").code == 0
     assert run(capsys, "insert", model, "--scales", tmp_path / "t.json", "-o", tmp_path / "r.onnx").code == 0
+
+
+INTEGERS = """g (int8[n,1,2,2] x) => (int8[n,2,2,2] z) <float s = {0.0078125}, int8 o = {-128}, float r = {0.5}, int8 m = {0}, int8[2,1,1,1] w = {3, -5}>
+{
+ t = Transpose<perm=[0,1,3,2]>(x)
+ d = DequantizeLinear(t, s, o)
+ v = DequantizeLinear(w, r, m)
+ c = Conv(d, v)
+ z = QuantizeLinear(c, r, m)
+}"""
+
+
+def test_requantize_takes_integers_at_the_ends_as_peel_does(capsys: Capsys, tmp_path: Path) -> None:
+    model, output = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    model.write_bytes(model_of(INTEGERS).SerializeToString())
+    pixels = np.random.default_rng(5).integers(0, 256, (8, 2, 2, 1), np.uint8)
+    np.savez(tmp_path / "d.npz", x=pixels)
+    again = [
+        "insert",
+        model,
+        "--requantize",
+        "--data",
+        tmp_path / "d.npz",
+        "--keep-float",
+        "0",
+        "--float-heads",
+        "none",
+        "-o",
+        output,
+    ]
+    said = "the input x took int8 and takes floats now: 0.0078125 * (code + 128), from 0 to 1.99219"
+    values = f"--data: feeds values from {int(pixels[0].min()) - 128} to {int(pixels[0].max()) - 128}, but {said}"
+    refused(run(capsys, *again, "--preprocess", "scale=1,mean=128"), values, "--preprocess scale=0.0078125")
+    assert not output.exists()
+    done = run(capsys, *again, "--preprocess", "scale=0.0078125")
+    assert done.code == 0 and said in done.err and "the output z gave int8 and gives floats now" in done.err
+    plan = run(capsys, "insert", model, "--requantize", "--dry-run")
+    assert plan.code == 0 and not plan.err.count("error")
+    written = onnx.load(output)
+    assert [value.type.tensor_type.elem_type for value in (*written.graph.input, *written.graph.output)] == [1, 1]
+    run(
+        capsys,
+        "peel",
+        model,
+        "--target",
+        "gpu",
+        "--trt-version",
+        "10.3",
+        "--on-asymmetric",
+        "widen",
+        "-o",
+        tmp_path / "p.onnx",
+    )
+    run(capsys, "insert", tmp_path / "p.onnx", *again[3:-1], tmp_path / "two.onnx", "--preprocess", "scale=0.0078125")
+    assert (tmp_path / "two.onnx").read_bytes() == output.read_bytes()
