@@ -20,6 +20,12 @@ def command(verb: str, *words: str) -> str:
     return shell_line("qdqtool", verb, *words)
 
 
+def peel_any(model: str | os.PathLike[str], version: object, *more: str) -> str:
+    """The `peel` for a GPU that takes scales which differ and zero points, too."""
+    kept = ["--on-conflict", "max", "--on-asymmetric", "widen"]
+    return command("peel", file_word(model), "--target", "gpu", *option("--trt-version", version), *kept, *more)
+
+
 def again(args: argparse.Namespace, *more: str) -> str:
     """The command that the user gave, with further options: of an option that is there twice, the last one holds."""
     return shell_line("qdqtool", *args.words, *more)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.next_steps import data_words, held_out_words, known_preprocess_words, without_option, words_to_vary
-from qdqtool.command_lines import command, file_word, option, output_beside, shell_line
+from qdqtool.command_lines import command, file_word, option, output_beside, peel_any, shell_line
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
 
@@ -99,9 +99,8 @@ def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
     version = args.trt_version if asked is not None and asked.has_caches else newest.text
     source = Path(args.model)
     plain = source.with_name(f"{source.name.removesuffix('.onnx').removesuffix('.qdq')}.plain.onnx")
-    words = ["--target", "gpu", *option("--trt-version", version), "--on-conflict", "max", "--on-asymmetric", "widen"]
-    words += [*option("-o", plain), *option("--cache", plain.with_suffix(".cache"))]
-    peel = command("peel", file_word(source), *words)  # as --requantize takes them out
+    files = [*option("-o", plain), *option("--cache", plain.with_suffix(".cache"))]
+    peel = peel_any(source, version, *files)  # as --requantize takes them out
     same = [word for word in _same(args) if word != "--requantize"]
     same = [file_word(plain) if word == args.model else word for word in same]
     same += known_preprocess_words(args)

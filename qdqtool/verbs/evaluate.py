@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qdqtool.command_lines import peel_any
 from qdqtool.data.arrays import HeldArray
 from qdqtool.data.loader import Data, DataOptions
 from qdqtool.data.model_inputs import Array, Input
@@ -32,8 +33,11 @@ from qdqtool.evaluation.tasks import (
     choose_task,
 )
 from qdqtool.graph.io import ModelSource
+from qdqtool.graph.model import Model
+from qdqtool.passes.integer_operators import has_loose_integers
 from qdqtool.progress import bar
 from qdqtool.runtime.executor import rows_of_run
+from qdqtool.trtversion import RELEASES
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.evaluation_result import Evaluation
 from qdqtool.verbs.simulate_options import SimulateOptions
@@ -109,6 +113,24 @@ def _check_alike(opened: Sequence[TargetModel], inputs: Sequence[Input]) -> None
             mine = ", ".join(one.name for one in inputs)
             reason = f"takes {', '.join(sorted(theirs))}, the model takes {mine}"
             raise QdqError(other.name, reason, "give the FP32 original of the same model")
+        their_types = {one.name: one.dtype for one in other.inputs}
+        for one in inputs:
+            kind = their_types[one.name]
+            if (one.dtype.kind == "f") != (kind.kind == "f"):
+                reason = f"takes {kind} for {one.name}, the model takes {one.dtype}: no data fit both"
+                raise QdqError(other.name, reason, _apart(opened[0] if kind.kind == "f" else other))
+
+
+def _apart(of_integers: TargetModel) -> str:
+    """What to do where one model takes integers and the other one floats."""
+    todo = "evaluate each by itself, with its own --preprocess"
+    if not isinstance(of_integers.model, Model) or not has_loose_integers(of_integers.model.view):
+        return todo
+    newest = max(one.version for one in RELEASES if one.version.has_caches)
+    peel = peel_any(of_integers.name, newest.text)
+    return (
+        f"{todo}, or give it a float input: insert --requantize quantizes it anew, and this writes its floats: {peel}"
+    )
 
 
 def _read(

@@ -225,7 +225,11 @@ def test_images_for_an_input_of_integers(tmp_path: Path) -> None:
     assert np.array_equal(batch["x"][0], pixels)
     error = refusal(tmp_path, one, preprocess="scale=1/255")
     assert error.where == str(tmp_path / "a.png")
-    assert "uint8" in error.reason
+    assert "uint8" in error.reason and "--preprocess scale=1 makes uint8" in error.todo
+    signed = replace(one, dtype=np.dtype(np.int8))
+    assert "--preprocess scale=1,mean=128 makes int8" in refusal(tmp_path, signed, preprocess="keras").todo
+    (batch,) = open_loader(tmp_path, [signed], DataOptions(preprocess="scale=1,mean=128"))
+    assert np.array_equal(batch["x"][0], pixels.astype(np.int16) - 128)
 
 
 def test_images_need_to_know_how(tmp_path: Path) -> None:

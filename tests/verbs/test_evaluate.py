@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool import PeelOptions, peel
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
 from qdqtool.verbs.evaluate import Evaluation, evaluate
 from qdqtool.verbs.evaluate_options import EvaluateOptions
+from tests.graphs import model_of
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
 
@@ -85,6 +88,26 @@ def test_arrays_in_memory_are_judged_as_those_of_a_file(models: Path) -> None:
         evaluate(model, samples["x"], samples["y"][:4], None, how)
     with pytest.raises(QdqError, match="labels: has classes of float32"):
         evaluate(model, samples["x"], samples["y"].astype(np.float32), None, how)
+
+
+def test_integers_and_floats_are_not_fed_the_same(tmp_path: Path) -> None:
+    text = "g (int8[n,2] x) => (float[n,2] z) <float s = {0.5}, int8 o = {0}>"
+    text += " { d = DequantizeLinear(x, s, o) z = Relu(d) }"
+    (tmp_path / "m.onnx").write_bytes(model_of(text).SerializeToString())
+    (tmp_path / "f.onnx").write_bytes(
+        model_of("g (float[n,2] x) => (float[n,2] z) { z = Relu(x) }").SerializeToString()
+    )
+    mine, original = tmp_path / "m.onnx", tmp_path / "f.onnx"
+    for model, baseline, kinds in ((mine, original, ("float32", "int8")), (original, mine, ("int8", "float32"))):
+        with pytest.raises(QdqError) as caught:
+            evaluate(model, np.zeros((3, 2), np.int8), None, EvaluateOptions(baseline=baseline))
+        said = caught.value
+        assert said.reason == f"takes {kinds[0]} for x, the model takes {kinds[1]}: no data fit both"
+        words = shlex.split(said.todo[said.todo.index("qdqtool peel") :])
+        assert words[2:6] == [str(mine), "--target", "gpu", "--trt-version"] and "by itself" in said.todo
+        peel(
+            words[2], PeelOptions(words[6], "gpu", on_conflict="max", on_asymmetric="widen"), output=tmp_path / "p.onnx"
+        )
 
 
 def test_figures_do_not_depend_on_the_batch_or_on_the_kind_of_model(models: Path) -> None:
