@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,13 +160,15 @@ class ForecastResult(Displayed):
         return found
 
     def summary(self) -> list[str]:
-        """The table, and a paragraph for each board: the verdict, what would change it, the layers that decide."""
+        """The table, the verdict, what would change it; of one board the layers that decide, of several the names."""
         cells = self.rows()
-        lines = table(cells[0], cells[1:])
-        for one in self.boards:
-            lines += ["", one.title, *one.sentences, *one.changes]
-            if len(self.boards) == 1:
-                lines += _layer_table(one)
+        lines = [*table(cells[0], cells[1:]), ""]
+        if len(self.boards) == 1:
+            (one,) = self.boards
+            return [*lines, one.title, *one.sentences, *one.changes, *_layer_table(one), "", *self.notes]
+        lines += [*_by_boards((one.board, (one.title,)) for one in self.boards), ""]
+        lines += _by_boards((one.board, one.sentences[:-1]) for one in self.boards)
+        lines += _by_boards((one.board, (*one.sentences[-1:], *one.changes)) for one in self.boards)
         return [*lines, "", *self.notes]
 
     def to_json(self) -> dict[str, Any]:
@@ -181,6 +183,15 @@ class ForecastResult(Displayed):
 
 def _ms(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _by_boards(said: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Each sentence once, behind the names of the boards that it is said of."""
+    boards: dict[str, list[str]] = {}
+    for name, sentences in said:
+        for sentence in sentences:
+            boards.setdefault(sentence, []).append(name)
+    return [f"{', '.join(names)}: {sentence}" for sentence, names in boards.items()]
 
 
 def _layer_table(board: BoardForecast) -> list[str]:

@@ -191,6 +191,18 @@ def test_free_sides_need_shapes() -> None:
             board(model, shapes=wrong)
 
 
+def test_a_sentence_on_several_boards_is_printed_once() -> None:
+    found = forecast(convolutions(), ForecastOptions(("orin-nx:jp6.1", "orin-nx-8gb:jp6.1"), ("fp16", "int8")))
+    lines = found.summary()
+    both = "orin-nx:jp6.1, orin-nx-8gb:jp6.1: "
+    assert f"{both}{found.boards[0].title}" in lines
+    for one in found.boards:
+        for sentence in (*one.sentences, *one.changes):
+            (line,) = [line for line in lines if line.endswith(f": {sentence}")]
+            assert one.board in line
+    assert f"{both}{found.boards[0].sentences[-1]}" in lines
+
+
 def test_an_operator_that_makes_unknown_sizes_is_named_where_no_side_is_free() -> None:
     text = "g (float[1,4,8,8] x) => (float[N,M,A,B] y) <float[4,4,1,1] w> { u = Unheard(x) y = Conv(u, w) }"
     with pytest.raises(QdqError, match="Unheard u") as caught:
