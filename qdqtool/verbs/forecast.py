@@ -14,6 +14,7 @@ import numpy as np
 
 from qdqtool.data.model_inputs import inputs_of
 from qdqtool.display import Cells, Displayed, counted, table
+from qdqtool.emit.input_shapes import blank_shape_words, inputs_as_declared
 from qdqtool.engine.layer_work import ATTENTION, LayerWork, built_work
 from qdqtool.engine.profile import read_profile
 from qdqtool.errors import QdqError
@@ -58,6 +59,7 @@ from qdqtool.verbs.forecast_options import ForecastOptions
 _DECIDING = 10
 _LARGER_BATCH = 32
 _AREA = 4  # times as many positions at twice the height and width
+_IMAGE = 4  # axes
 _ASSUMED = 1.0  # largest magnitude of activations: a type decides a time, not a value
 _OF_TIME = 0.1  # a cause is named from this share of the time on
 NOT_KNOWN = "Operators kept in float for accuracy are not known without data: each makes INT8 slower."
@@ -360,7 +362,10 @@ class Engines:
         shapes = known_shapes(self.opened.view)
         free = [one.name for one in inputs_of(self.opened.graph) if None in shapes.get(one.name, (None,))]
         if free:
-            todo = f"give the free sides, such as --shapes {free[0]}:1x3x320x320"
+            declared = inputs_as_declared(self.opened.proto)
+            side = "320" if any(len(one.shape or ()) == _IMAGE for one in declared if one.name in free) else "32"
+            blank = [word.removeprefix("--shapes=").replace("SIZE", side) for word in blank_shape_words(declared, None)]
+            todo = f"give the free sides, such as --shapes {blank[0] if blank else f'{free[0]}:1x3x320x320'}"
             return QdqError(self.opened.name, "the sizes of its tensors are not known", todo)
         nodes = (node for node in self.opened.view.nodes if any(None in shapes.get(n, (None,)) for n in node.outputs))
         first = next((f", first of those of {node.op} {node.name or node.key}" for node in nodes), "")

@@ -191,6 +191,24 @@ def test_free_sides_need_shapes() -> None:
             board(model, shapes=wrong)
 
 
+@pytest.mark.parametrize(
+    ("head", "shapes"),
+    [
+        ("int64[N,S] a, int64[N,S] b", "a:1x32,b:1x32"),
+        ("int64[N,8,H,W] a, int64[N,8] b", "a:1x8x320x320,b:1x8"),
+        ("int64[4,8,H,W] a, int64[4,1,1,1] b", "a:4x8x320x320"),
+    ],
+)
+def test_the_hint_on_free_sides_has_the_inputs_of_the_model_and_runs(head: str, shapes: str) -> None:
+    text = f"""g ({head}) => (float[A,B,C,D] y) <float[8,8,1,1] w, int64[4] s = {{1, 8, -1, 4}}>
+    {{ p = Reshape(a, s) f = Cast<to=1>(p) g = Cast<to=1>(b) r = ReduceMax<keepdims=0>(g)
+       m = Mul(f, r) y = Conv(m, w) }}"""
+    with pytest.raises(QdqError) as caught:
+        board(model_of(text), formats=("fp16",))
+    assert f"such as --shapes {shapes} (in Python" in str(caught.value)
+    assert board(model_of(text), formats=("fp16",), shapes=shapes).rows
+
+
 def test_a_sentence_on_several_boards_is_printed_once() -> None:
     found = forecast(convolutions(), ForecastOptions(("orin-nx:jp6.1", "orin-nx-8gb:jp6.1"), ("fp16", "int8")))
     lines = found.summary()
