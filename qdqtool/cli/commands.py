@@ -32,6 +32,10 @@ class _StrictParser(Parser):
 class Commands:
     """The verbs as they are typed; see `recipe.command_line.CommandLine`."""
 
+    def __init__(self) -> None:
+        """Nothing was called yet."""
+        self._said: set[str] = set()
+
     def verbs(self) -> tuple[str, ...]:
         """Every verb, with its action where it has some."""
         return tuple(name for verb in VERBS for name in _parsers(verb))
@@ -64,7 +68,7 @@ class Commands:
 
     def call(self, words: Sequence[str]) -> int:
         """Run a command in this process; its results go to stdout, faults are raised."""
-        return dispatch(words)
+        return dispatch(words, self._said)
 
 
 def _check_texts(args: argparse.Namespace) -> None:

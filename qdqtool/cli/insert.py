@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Insert, or only say what would be; faults are raised as QdqError."""
+    from qdqtool.deploying.board_ratios import NOWHERE
     from qdqtool.match.plan import explain
     from qdqtool.verbs.insert import insert, plan_insert
     from qdqtool.verbs.insert_measure import check_data
@@ -65,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
     result = insert(args.model, data=args.data, scales=args.scales, options=options, output=args.output)
     print_notes(result.table, args)
     for note in (*result.notes, *_of_target(options.plan)):
+        if note.startswith(NOWHERE) and args.said is not None:
+            if NOWHERE in args.said:
+                continue
+            args.said.add(NOWHERE)
         warn(note, args, kind="note")
     for warning in result.build_warnings:
         warn(warning, args)

@@ -297,8 +297,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def dispatch(argv: Sequence[str]) -> int:
+def dispatch(argv: Sequence[str], said: set[str] | None = None) -> int:
     """Run one command, without turning faults into exit codes.
+
+    Args:
+        argv: the words behind `qdqtool`.
+        said: of commands of one run, the notes that are printed once for all.
 
     Raises:
         QdqError: what the verb raises; an unknown verb.
@@ -327,6 +331,7 @@ def dispatch(argv: Sequence[str]) -> int:
         parser.refuse_unknown(unknown)
     refuse_dash(verb, args)
     args.words = tuple(argv)  # for hints that repeat the command
+    args.said = said
     before = files_there(verb, args)
     code = int(run(args))
     _tell_unknown_version(verb, args)

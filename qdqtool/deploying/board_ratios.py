@@ -34,6 +34,9 @@ class BoardRatio:
         return self.int8.verdict
 
 
+NOWHERE = "by forecast no board known"  # the beginning of what `pays_nowhere` says
+
+
 def over_boards(
     fp16: Sequence[LayerWork] | None,
     int8: Sequence[LayerWork] | None,
@@ -104,6 +107,6 @@ def pays_nowhere(
     most = f" to {ratios[high]:.2f}x on {high}" if ratios[low] < ratios[high] else ""
     within = ", within the forecast's error" if ratios[high] > 1 else ""
     return (
-        f"by forecast no board known for {place} is shown to be faster in {row.title}: "
+        f"{NOWHERE} for {place} is shown to be faster in {row.title}: "
         f"{ratios[low]:.2f}x FP16's speed on {low}{most}{within}; qdqtool forecast says why"
     )

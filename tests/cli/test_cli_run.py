@@ -121,6 +121,14 @@ def test_a_text_that_a_later_step_cannot_read_is_refused_before_the_first(
     assert not (tmp_path / "r.run").exists()
 
 
+def test_that_no_board_is_faster_is_said_of_the_first_step_alone(tmp_path: Path, capsys: Capsys) -> None:
+    step = '[[step]]\nname = "{0}"\nverb = "insert"\nmodel = "m.onnx"\n[step.options]\ndata = "d.npz"\nmethod = "{1}"\n'
+    recipe = write_recipe(tmp_path, step.format("a", "mse") + step.format("b", "max"))
+    told = "by forecast no board known"
+    assert run(capsys, "run", recipe).err.count(told) == 1
+    assert run(capsys, "run", recipe, "--again").err.count(told) == 1, "each run says it"
+
+
 def test_json(tmp_path: Path, capsys: Capsys) -> None:
     recipe = write_recipe(tmp_path)
     plan = json.loads(run(capsys, "run", recipe, "--dry-run", "--json").out)
