@@ -56,7 +56,8 @@ class Baked:
         largest_change: of a weight's values by what was or would be written, in steps of its pair.
         weights: names of the weights that were written, or would be.
         unread: weights that were not compared -> why.
-        coarse: of both, those of weights whose pair has one scale for all channels, where TensorRT has one for each.
+        coarse: of both, those of weights whose pair clips nothing and has one scale for all channels, where TensorRT
+            has one for each.
     """
 
     channels: int = 0
@@ -119,8 +120,11 @@ def bake_weights(
         if reason:
             unread[name] = reason
             continue
-        found[name] = one = _compare(view.array(name), codes[name], axis, rounding, write=write)
-        if axis is not None and codes[name].scale.bits.size == 1:
+        value, scale = view.array(name), codes[name].scale.bits
+        assert value is not None  # else it is unreadable
+        found[name] = one = _compare(value, codes[name], axis, rounding, write=write)
+        end = max(value.max(initial=0), -value.min(initial=0))
+        if axis is not None and scale.size == 1 and end <= (INT8.largest + 0.5) * float(scale.reshape(-1)[0]):
             coarse += one.agreeing + one.nearest
     changed = [name for name, one in found.items() if one.change > 0]
     for name, one in found.items():

@@ -179,7 +179,7 @@ def test_a_weight_with_a_zero_point_keeps_its_values() -> None:
     assert levels.tolist() == [[-131, -2, 124, 124]] and made.tolist() == [[-65.5, -1.0, 62.0, 62.0]]
 
 
-@pytest.mark.parametrize(("scale", "coarse"), [(np.float32([0.5]), 3), (STEPS / 2, 0)])
-def test_channels_of_one_scale_for_the_whole_weight_are_counted(scale: np.ndarray, coarse: int) -> None:
-    done, _ = baked(model_with(LEVELS * STEPS[:, None] * 0.9, scale), write=False)
+@pytest.mark.parametrize(("scale", "coarse"), [([0.5], 3), ([0.25], 0), (STEPS / 2, 0)], ids=["", "clips", "own"])
+def test_channels_of_one_scale_for_the_whole_weight_are_counted(scale: list[float], coarse: int) -> None:
+    done, _ = baked(model_with(LEVELS * STEPS[:, None] * 0.9, np.asarray(scale, np.float32)), write=False)
     assert done.coarse == coarse and done.agreeing + done.nearest == 3
