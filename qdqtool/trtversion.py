@@ -182,7 +182,9 @@ def parse(text: str) -> TrtVersion:
     if match := _PLATFORM.fullmatch(word):
         return _of_platform(match)
     if re.fullmatch(r"[4-9]\d{3}|1\d{5}", word, re.ASCII):
-        return _of_number(int(word))
+        number = int(word)
+        unit = 1000 if number < 10000 else 10000
+        return TrtVersion(number // unit, number % unit // 100, number % 100)
     if re.fullmatch(r"\d{1,2}(\.\d{1,2}){2}(\.\d{1,4})?", word, re.ASCII):
         major, minor, patch = map(int, word.split(".")[:3])
         return TrtVersion(major, minor, patch)
@@ -278,11 +280,6 @@ def _works_from_a_cache() -> str:
     """The header numbers of boards whose DLA reads a cache, from TensorRT 8 on."""
     boards = {one.version.header_number for one in RELEASES if one.platforms and one.version.has_dla_int8}
     return " ".join(str(number) for number in sorted(boards) if number >= 8000)
-
-
-def _of_number(number: int) -> TrtVersion:
-    unit = 1000 if number < 10000 else 10000
-    return TrtVersion(number // unit, number % unit // 100, number % 100)
 
 
 def _of_short(word: str) -> TrtVersion:

@@ -71,14 +71,10 @@ def amax_aciq(hist: Histogram) -> np.float32:
     """
     if not hist.amax > 0:
         return hist.amax
-    magnitude, square = _moments(hist)
-    laplacian = magnitude < math.sqrt(square) * (math.sqrt(0.5) + math.sqrt(2.0 / math.pi)) / 2.0
-    return np.float32(min(_LAPLACE * magnitude if laplacian else _NORMAL * math.sqrt(square), float(hist.amax)))
-
-
-def _moments(hist: Histogram) -> tuple[float, float]:
-    """Means of |x| and x^2 over the values that are not 0."""
+    # Means of |x| and x^2 over the values that are not 0
     counts, width = hist.folded()
     middle = (np.arange(counts.size) + 0.5) * width
     many = max(int(counts.sum()), 1)
-    return float(counts @ middle) / many, float(counts @ middle**2) / many
+    magnitude, square = float(counts @ middle) / many, float(counts @ middle**2) / many
+    laplacian = magnitude < math.sqrt(square) * (math.sqrt(0.5) + math.sqrt(2.0 / math.pi)) / 2.0
+    return np.float32(min(_LAPLACE * magnitude if laplacian else _NORMAL * math.sqrt(square), float(hist.amax)))

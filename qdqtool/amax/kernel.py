@@ -85,17 +85,13 @@ def add_all(
             raise ValueError(f"{len(histograms)} histograms, but {len(one)} {what}")
     ranged = [(bounds, array) for bounds, array in zip(given, arrays, strict=True) if bounds is not None]
     for bounds, array in ranged:
-        _check_channels(bounds, array)
+        channels = bounds.ends.shape[1]
+        if array.ndim < 2 or array.shape[1] != channels:
+            raise ValueError(f"an array without {channels} channels on axis 1")
     for histogram, flat in zip(histograms, [flatten(array) for array in arrays], strict=True):
         histogram.add_in_numpy(flat)
     for bounds, array in ranged:
         bounds.add_in_numpy(array.astype(np.float32, copy=False))
-
-
-def _check_channels(bounds: Ranged, array: npt.NDArray[Any]) -> None:
-    channels = bounds.ends.shape[1]
-    if array.ndim < 2 or array.shape[1] != channels:
-        raise ValueError(f"an array without {channels} channels on axis 1")
 
 
 def in_use() -> str:

@@ -68,7 +68,12 @@ def convert(args: argparse.Namespace) -> int:
     """Write a cache in another format."""
     from qdqtool.cache.store import convert_file
 
-    _refuse_stray_model(args)
+    for option, given, needs, there in (
+        ("--model", args.model, "--sanitize-names", args.sanitize_names),
+        ("--model-output", args.model_output, "--model", args.model is not None),
+    ):
+        if given is not None and not there:
+            raise QdqError(option, f"says something only with {needs}", f"add {needs}, or leave it out")
     options = options_from(ConvertOptions, args)
     if args.model is not None:
         return _convert_both(args, options)
@@ -101,15 +106,6 @@ def _convert_both(args: argparse.Namespace, options: ConvertOptions) -> int:
         say(printable(f"{args.output}: {done.source} -> {args.to}, {scales}, {counted(changed, 'name')} changed", None))
         say(printable(f"{both.model}: {counted(len(both.renamed), 'name')} changed", None))
     return 0
-
-
-def _refuse_stray_model(args: argparse.Namespace) -> None:
-    for option, given, needs, there in (
-        ("--model", args.model, "--sanitize-names", args.sanitize_names),
-        ("--model-output", args.model_output, "--model", args.model is not None),
-    ):
-        if given is not None and not there:
-            raise QdqError(option, f"says something only with {needs}", f"add {needs}, or leave it out")
 
 
 def _converted(done: Stored, args: argparse.Namespace) -> dict[str, object]:

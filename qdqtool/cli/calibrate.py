@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if args.shard:
         return _run_shard(args)
 
-    output = _output(args)
+    model = Path(args.model or "")
+    output = Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
     _check_places(args, output)
     table = _table(args)
     print_notes(table, args)
@@ -63,7 +64,11 @@ def run(args: argparse.Namespace) -> int:
         file.write(table.to_json().encode("utf-8", "backslashreplace"))
     if args.checkpoint is not None:  # its work is in the table now
         args.checkpoint.unlink(missing_ok=True)
-    _report(args, table, output)
+    if args.json:
+        facts: dict[str, Any] = {"file": str(output), "scales": len(table), "unscaled": table.unscaled}
+        print_json({**facts, **table.facts_json()})
+    else:
+        print_lines(_summary(args, table, output), args)
     return 0
 
 
@@ -95,11 +100,6 @@ def _check_places(args: argparse.Namespace, output: Path) -> None:
     inputs = [*filter(None, [args.model]), *files_of(args.data), *(args.merge or [])]
     check_targets({"the result": output, "--checkpoint": args.checkpoint}, inputs)
     check_weights(output, args.model)
-
-
-def _output(args: argparse.Namespace) -> Path:
-    model = Path(args.model or "")
-    return Path(args.output) if args.output else model.parent / f"{model.stem}.scales.json"
 
 
 def _options(args: argparse.Namespace) -> CalibrationOptions:
@@ -140,14 +140,6 @@ def _run_shard(args: argparse.Namespace) -> int:
         lines = [f"{output}: shard {args.shard}, {facts['samples']} samples", *after_shard(args, output, shard[1])]
         print_lines(lines, args)
     return 0
-
-
-def _report(args: argparse.Namespace, table: ScaleTable, output: Path) -> None:
-    if args.json:
-        facts: dict[str, Any] = {"file": str(output), "scales": len(table), "unscaled": table.unscaled}
-        print_json({**facts, **table.facts_json()})
-    else:
-        print_lines(_summary(args, table, output), args)
 
 
 def _summary(args: argparse.Namespace, table: ScaleTable, output: Path) -> list[str]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from qdqtool.amax.method_table import parse_method
 from qdqtool.cli.cache_steps import after_cache, after_script
@@ -15,9 +14,6 @@ from qdqtool.cli.output import print_json, print_lines, warn, warn_or_note
 from qdqtool.errors import QdqError
 from qdqtool.trtversion import TrtVersion
 from qdqtool.verbs.ptq_options import PtqOptions, PtqResult
-
-if TYPE_CHECKING:
-    from qdqtool.verbs.ptq_compare import BackendComparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,16 +34,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Calibrate into a cache and say what is in it, or compare the back ends; faults are raised as QdqError."""
+    from qdqtool.calibration.tensorrt.input_shapes import parse_shapes
     from qdqtool.verbs.ptq import ptq
 
     parse_method(args.method)
-    options = _options(args)
+    options = options_from(
+        PtqOptions,
+        args,
+        calibration=calibration_options_from(args),
+        data_options=data_options_from(args),
+        shapes=parse_shapes(args.shapes) if args.shapes else None,
+    )
     if args.compare_backends:
         from qdqtool.verbs.ptq_compare import compare_backends
 
         if args.cache:
             raise QdqError("--compare-backends", "writes no cache", "leave --cache out, or run each back end alone")
-        _show_comparison(compare_backends(args.model, args.data, options), args)
+        # Print what the two back ends say differently: it was asked for, so --quiet does not hide it
+        comparison = compare_backends(args.model, args.data, options)
+        if args.json:
+            print_json({"model": str(args.model), **comparison.to_json()})
+        else:
+            print_lines(comparison.summary(every=args.verbose), args, asked=True)
         return 0
     result = ptq(args.model, args.data, options, cache=args.cache)
     print_notes(result.table, args)
@@ -73,26 +81,6 @@ def _warn_of_loss(result: PtqResult, args: argparse.Namespace) -> None:
     )
     loss, *figures = result.output_loss.warning("INT8")
     warn("; ".join([f"{result.path}: {loss}", *figures, first, less]), args, wrap=True)
-
-
-def _show_comparison(comparison: BackendComparison, args: argparse.Namespace) -> None:
-    """Print what the two back ends say differently: it was asked for, so --quiet does not hide it."""
-    if args.json:
-        print_json({"model": str(args.model), **comparison.to_json()})
-    else:
-        print_lines(comparison.summary(every=args.verbose), args, asked=True)
-
-
-def _options(args: argparse.Namespace) -> PtqOptions:
-    from qdqtool.calibration.tensorrt.input_shapes import parse_shapes
-
-    return options_from(
-        PtqOptions,
-        args,
-        calibration=calibration_options_from(args),
-        data_options=data_options_from(args),
-        shapes=parse_shapes(args.shapes) if args.shapes else None,
-    )
 
 
 def _facts(result: PtqResult) -> dict[str, object]:

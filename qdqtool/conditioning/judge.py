@@ -54,7 +54,10 @@ class HeldOut:
         held: dict[bytes, Batch] = {}
         seen: dict[bytes, Batch] = {}
         for sample in self._samples:
-            digest = _digest(sample)
+            found = hashlib.sha256()
+            for name in sorted(sample):
+                found.update(np.ascontiguousarray(sample[name]).tobytes())
+            digest = found.digest()
             away = digest[0] % _SHARE == 0
             kept = held if away else seen
             kept[digest] = sample
@@ -66,13 +69,6 @@ class HeldOut:
             yield from (held[digest] for digest in sorted(held))
         chosen = held or seen
         self.samples = [chosen[digest] for digest in sorted(chosen)]
-
-
-def _digest(sample: Batch) -> bytes:
-    found = hashlib.sha256()
-    for name in sorted(sample):
-        found.update(np.ascontiguousarray(sample[name]).tobytes())
-    return found.digest()
 
 
 def output_losses(

@@ -47,7 +47,9 @@ def within_bytes(
     if options.target != "gpu" or not wanted:
         return list(wanted), {}
     limit = _bytes_moved(state.context.view, options.trt_version)
-    sizes = _sizes(state)
+    # Elements of each tensor, open axes taken as 1
+    shapes = shapes_of(state.context.view)
+    sizes = {name: float(np.prod([axis or 1 for axis in shape])) for name, shape in shapes.items()}
     order = sorted(wanted, key=lambda one: -saved[one.tensor] / max(sizes.get(one.tensor, 0), 1) ** 0.5)
     if limit is None or limit < FEW_BYTES:
         return list(wanted), {}
@@ -65,12 +67,6 @@ def within_bytes(
     kept = {one.tensor for one in order[:low]}
     left = {one.tensor: f"{behind.name} {TOO_MANY_BYTES}" for one in order[low:]}
     return [one for one in wanted if one.tensor in kept], left
-
-
-def _sizes(state: ClassState) -> dict[str, float]:
-    """Elements of each tensor, open axes taken as 1."""
-    shapes = shapes_of(state.context.view)
-    return {name: float(np.prod([axis or 1 for axis in shape])) for name, shape in shapes.items()}
 
 
 def _int8_bytes(state: ClassState, wanted: Sequence[EditT], behind: NodeBehind[EditT]) -> int | None:

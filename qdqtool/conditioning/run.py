@@ -99,7 +99,14 @@ class _Run:
 
     def __init__(self, model: Model, loader: DataLoader, settings: ConditionSettings) -> None:
         inlined = inline_products(model)
-        _refuse(model)
+        where = model.graph.name or "the model"
+        if model.view.pairs:
+            raise QdqError(
+                where, "carries Q/DQ already", "condition the plain model (qdqtool peel gives it), then insert"
+            )
+        opset = opset_of(model.proto)
+        if opset is not None and opset < _LOWEST_OPSET:
+            raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it again")
         self.settings = settings
         self.work = Workspace(model, SingleSamples(loader, loader.inputs), settings.plan)
         if inlined:
@@ -242,15 +249,6 @@ class _Run:
         observed = None if by_consumers else points
         wanted = WantedScales(observed, points, how.plan)
         return calibrate_scales(self.work.lifted, self.work.samples, options, wanted)
-
-
-def _refuse(model: Model) -> None:
-    where = model.graph.name or "the model"
-    if model.view.pairs:
-        raise QdqError(where, "carries Q/DQ already", "condition the plain model (qdqtool peel gives it), then insert")
-    opset = opset_of(model.proto)
-    if opset is not None and opset < _LOWEST_OPSET:
-        raise QdqError(where, f"is of opset {opset}, conditioning starts at {_LOWEST_OPSET}", "export it again")
 
 
 def _divided(

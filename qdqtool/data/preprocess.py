@@ -100,7 +100,10 @@ def parse_preprocess(text: str) -> Preprocess:
         raise _fault(text, "is empty")
     spec = Preprocess()
     if "=" not in words[0]:
-        spec = _preset(words.pop(0))
+        name = words.pop(0)
+        if name not in PRESETS:
+            raise _fault(name, "is not a preset" + _near(name, list(PRESETS)))
+        spec = PRESETS[name]
     given: dict[str, Any] = {}
     for word in words:
         key, equals, value = (part.strip() for part in word.partition("="))
@@ -112,12 +115,6 @@ def parse_preprocess(text: str) -> Preprocess:
             raise _fault(key, "is given twice")
         given[key] = _READERS[key](key, value)
     return replace(spec, **given)
-
-
-def _preset(name: str) -> Preprocess:
-    if name not in PRESETS:
-        raise _fault(name, "is not a preset" + _near(name, list(PRESETS)))
-    return PRESETS[name]
 
 
 def _near(word: str, known: list[str]) -> str:

@@ -42,7 +42,11 @@ def estimate_scales(
         QdqError: a weight holds NaN or infinity (named); `input_range` is not a range.
     """
     if input_range is not None:
-        _check_range(input_range)
+        lo, hi = input_range
+        if not (np.isfinite(lo) and np.isfinite(hi) and lo < hi):
+            raise QdqError(
+                f"--input-range {lo}:{hi}", "is not a range", "give the lowest and the highest value, LO < HI"
+            )
     with np.errstate(all="ignore"):  # moments beyond float64 and undefined ones are held at a limit (moments.py)
         expected = _walk(view, set(map(view.root, names)), input_range)
     scales: dict[str, Scale] = {}
@@ -54,12 +58,6 @@ def estimate_scales(
     methods = [scale.method for scale in scales.values()]
     counts = {method: methods.count(method) for method in sorted(set(methods))}
     return ScaleTable(scales, provenance=Provenance("estimate", origins=counts))
-
-
-def _check_range(given: tuple[float, float]) -> None:
-    lo, hi = given
-    if not (np.isfinite(lo) and np.isfinite(hi) and lo < hi):
-        raise QdqError(f"--input-range {lo}:{hi}", "is not a range", "give the lowest and the highest value, LO < HI")
 
 
 def _walk(view: GraphView, wanted: set[str], input_range: tuple[float, float] | None) -> dict[str, tuple[Moments, str]]:

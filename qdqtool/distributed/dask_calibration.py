@@ -102,7 +102,8 @@ def calibrate_on_dask(
             _check_seen(client, job, seen)
         if options.progress is not False:
             print_dashboard(client)
-        total = _number_of_shards(client, dask_options, seen.batches)
+        wanted = dask_options.shards or _PER_THREAD * sum(client.nthreads().values())
+        total = wanted if seen.batches is None else max(1, min(wanted, seen.batches))
         with _bar(total, options) as on_batch:
             return _counted(_Round(client, shipped, bundle, total, on_batch)).table(method)
 
@@ -113,11 +114,6 @@ def _seen_here(job: ShardJob) -> JobFingerprint:
         return look_at(job)
     except QdqError as error:
         raise ShardError.of(error, job).error() from error
-
-
-def _number_of_shards(client: Any, options: DaskOptions, batches: int | None) -> int:
-    wanted = options.shards or _PER_THREAD * sum(client.nthreads().values())
-    return wanted if batches is None else max(1, min(wanted, batches))
 
 
 def _check_seen(client: Any, job: ShardJob, seen: JobFingerprint) -> None:

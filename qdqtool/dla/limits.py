@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.dla.node_context import NodeContext, Numbers, Shape, check
+from qdqtool.dla.node_context import NodeContext, Numbers, check
 from qdqtool.graph.view import attribute
 from qdqtool.graph.weighted import weight_index
 
@@ -151,19 +151,15 @@ def buffer_banks(place: NodeContext) -> Numbers | None:
         return None
     size = 1 if place.int8 else 2
     if place.node.op != "Conv":
-        depth = _depth_of_matrix(place, weight)
+        # How many values each output of a fully connected layer sums
+        transposed = place.node.op == "Gemm" and attribute(place.node, "transB", 0)
+        depth = int((weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[-1]) or 0)
         return [_weight_banks(depth * size) + _data_banks(depth * size, 1, 1)]
     if len(shape) != 4 or None in shape[1:]:
         return None
     volume = math.prod(int(n or 0) for n in weight[1:])
     rows = (int(weight[2] or 1) - 1) * place.numbers("dilations")[0] + 1
     return [_weight_banks(volume * size) + _data_banks(int(shape[1] or 0) * size, int(shape[3] or 0), rows)]
-
-
-def _depth_of_matrix(place: NodeContext, weight: Shape) -> int:
-    """How many values each output of a fully connected layer sums."""
-    transposed = place.node.op == "Gemm" and attribute(place.node, "transB", 0)
-    return int((weight[-1] if transposed else weight[-2] if len(weight) > 1 else weight[-1]) or 0)
 
 
 def _weight_banks(kernel_bytes: int) -> int:

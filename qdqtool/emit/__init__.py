@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from qdqtool.emit.deepstream import write_deepstream
@@ -33,16 +33,12 @@ def emit(job: EmitJob, kinds: Iterable[str]) -> dict[str, Emitted]:
     """
     wanted = frozenset(kinds)
     job = replace(job, kinds=wanted | job.kinds)
-    writers = _writers()
-    return {kind: writers[kind](job) for kind in ENDINGS if kind in wanted}
-
-
-def _writers() -> Mapping[str, Callable[[EmitJob], Emitted]]:
-    """Imported here: every verb that opens a model needs this package, and few write files."""
-    return {
+    # Imported here: every verb that opens a model needs this package, and few write files
+    writers = {
         "trtexec": write_trtexec,
         "polygraphy-script": write_polygraphy_script,
         "deepstream": write_deepstream,
         "triton": write_triton,
         "json": write_precision_json,
     }
+    return {kind: writers[kind](job) for kind in ENDINGS if kind in wanted}

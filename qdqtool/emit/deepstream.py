@@ -43,7 +43,11 @@ def write_deepstream(job: EmitJob) -> Emitted:
     if job.cache:
         require_caches(job.version)
     job = replace(job, kinds=job.kinds | {"deepstream"})
-    image = _image(job)
+    images = [tensor for tensor in job.inputs if tensor.shape is not None and len(tensor.shape) == 4]
+    if len(images) != 1:
+        reason = f"has {len(images)} inputs of four dimensions, and Gst-nvinfer feeds one image"
+        raise QdqError(job.model, reason, "leave deepstream out of --emit")
+    image = images[0]
     nhwc = _is_nhwc(job, image)
     keys: dict[str, object] = {"gpu-id": 0, "onnx-file": job.model, **_engine_keys(job)}
     keys |= {"batch-size": job.nvinfer_batch, "network-mode": _INT8 if job.int8 else _FP16 if job.half else _FP32}
@@ -94,14 +98,6 @@ def _how_built(job: EmitJob) -> Iterator[str]:
         yield "Gst-nvinfer saves what it builds itself under another name, and would build it at each start"
     elif job.version.has_caches:
         yield "Gst-nvinfer cannot build this model: without int8-calib-file it sets FP16 alone, and Q/DQ need INT8"
-
-
-def _image(job: EmitJob) -> Tensor:
-    images = [tensor for tensor in job.inputs if tensor.shape is not None and len(tensor.shape) == 4]
-    if len(images) != 1:
-        reason = f"has {len(images)} inputs of four dimensions, and Gst-nvinfer feeds one image"
-        raise QdqError(job.model, reason, "leave deepstream out of --emit")
-    return images[0]
 
 
 def _is_nhwc(job: EmitJob, image: Tensor) -> bool:

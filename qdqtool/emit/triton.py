@@ -46,7 +46,8 @@ def write_triton(job: EmitJob) -> Emitted:
     """
     if job.cache:
         require_caches(job.version)
-    batched = _batched(job)
+    tensors = (*job.inputs, *job.outputs)
+    batched = bool(tensors) and all(t.shape is not None and len(t.shape) > 1 and t.shape[0] is None for t in tensors)
     warnings = tuple(_warnings(job))
     lines = [*_head(job), *warnings]
     platform, served = ("onnxruntime_onnx", job.model) if job.cache else ("tensorrt_plan", f"{job.stem}.engine")
@@ -72,11 +73,6 @@ def _head(job: EmitJob) -> list[str]:
         f"Triton's ONNX Runtime backend: {job.made_for}. Copy it as config.pbtxt beside the folder 1.",
         "The calibration cache must lie in trt_engine_cache_path: set that, and copy the cache there.",
     ]
-
-
-def _batched(job: EmitJob) -> bool:
-    tensors = (*job.inputs, *job.outputs)
-    return bool(tensors) and all(t.shape is not None and len(t.shape) > 1 and t.shape[0] is None for t in tensors)
 
 
 def _tensor(kind: str, tensor: Tensor, job: EmitJob, *, batched: bool) -> str:

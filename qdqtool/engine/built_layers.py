@@ -45,7 +45,11 @@ def _layer(record: str) -> EngineLayer | None:
     constants, _, rest = rest.partition("], Outputs: [")
     outputs, _, rest = rest.partition("], TacticName: ")
     tactic, _, rest = rest.partition(", StreamId: ")
-    nodes = _nodes(rest.partition("Metadata: ")[2])
+    # The names in `[ONNX Layer: a]`, cut at U+001F and never at brackets, which names may hold
+    metadata = rest.partition("Metadata: ")[2]
+    parts = (part.strip() for part in metadata.split(_SEPARATOR))
+    names = (part[len(_NODE) : -1] for part in parts if part.startswith(_NODE) and part.endswith("]"))
+    nodes = tuple(dict.fromkeys(names))
     return EngineLayer(name, kind, nodes, _tensors(inputs), _tensors(outputs), tactic, constants=_tensors(constants))
 
 
@@ -61,10 +65,3 @@ def _tensors(text: str) -> tuple[LayerTensor, ...]:
 
 def _sides(text: str) -> tuple[int, ...]:
     return tuple(int(side) for side in text.split(",") if side.strip().lstrip("-").isdigit())
-
-
-def _nodes(metadata: str) -> tuple[str, ...]:
-    """The names in `[ONNX Layer: a]`, cut at U+001F and never at brackets, which names may hold."""
-    parts = (part.strip() for part in metadata.split(_SEPARATOR))
-    names = (part[len(_NODE) : -1] for part in parts if part.startswith(_NODE) and part.endswith("]"))
-    return tuple(dict.fromkeys(names))

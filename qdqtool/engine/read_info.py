@@ -37,7 +37,13 @@ def read_layer_info(path: Path) -> EngineInfo:
     Raises:
         QdqError: a file that cannot be read, is none of them, or names no layer; an engine itself.
     """
-    text = _text(path)
+    data = read_bytes(path, LAYERS)
+    if data[1:4] == _ENGINE and data[:1].isalpha() and b"\0" in data[:64]:
+        beside = path.with_name(path.name + LAYERS_ENDING)
+        todo = f"give {beside}, which is beside it" if beside.is_file() else _BARE
+        raise QdqError(path, "is an engine, which TensorRT reads on its GPU alone", todo)
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
+    text = data.decode("utf-16" if wide else "utf-8", errors="replace")
     if not _JSON.match(text):
         return read_log(path, text)
     document = parse_json(text.lstrip("\ufeff"), path, LAYERS)
@@ -57,16 +63,6 @@ def with_profile(info: EngineInfo, path: Path) -> EngineInfo:
     if not times.keys() & {layer.name for layer in info.layers}:
         raise QdqError(path, f"names no layer of {info.path.name}", "give the profile of this engine")
     return replace(info, times=times)
-
-
-def _text(path: Path) -> str:
-    data = read_bytes(path, LAYERS)
-    if data[1:4] == _ENGINE and data[:1].isalpha() and b"\0" in data[:64]:
-        beside = path.with_name(path.name + LAYERS_ENDING)
-        todo = f"give {beside}, which is beside it" if beside.is_file() else _BARE
-        raise QdqError(path, "is an engine, which TensorRT reads on its GPU alone", todo)
-    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell's redirection writes
-    return data.decode("utf-16" if wide else "utf-8", errors="replace")
 
 
 def info_in(path: Path, document: object) -> EngineInfo:

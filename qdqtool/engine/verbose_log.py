@@ -128,7 +128,12 @@ class _FusionReplay:
 def _replay(lines: Iterable[str]) -> list[EngineLayer]:
     state = _FusionReplay()
     for line in lines:
-        _note_parsing(state, line)
+        if parsed := _parsed(line):
+            state.parsed[parsed[0]] = parsed[1]
+        elif layer := _behind(line, "Registering layer: ").rpartition(" for ONNX node: ")[0]:
+            state.registered.append(layer)
+        elif node := _integer_node(line):
+            state.integer.add(node)
         if _RESTART.search(line):
             state.restart()
         elif fused := _fusing(line):
@@ -139,15 +144,6 @@ def _replay(lines: Iterable[str]) -> list[EngineLayer]:
         elif name := _behind(line, "Eliminating concatenation "):
             state.remove(name)
     return state.layers
-
-
-def _note_parsing(state: _FusionReplay, line: str) -> None:
-    if parsed := _parsed(line):
-        state.parsed[parsed[0]] = parsed[1]
-    elif layer := _behind(line, "Registering layer: ").rpartition(" for ONNX node: ")[0]:
-        state.registered.append(layer)
-    elif node := _integer_node(line):
-        state.integer.add(node)
 
 
 def _behind(line: str, words: str) -> str:

@@ -82,17 +82,13 @@ def open_samples(data: Data, inputs: Sequence[Input], options: DataOptions) -> L
     return made if stored is None else _of_arrays(path or "data", stored, made, inputs, options)
 
 
-def _check(options: DataOptions, one: Input) -> None:
-    """Refuse a batch that cannot be, as `open_loader` does."""
+def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple[str, ...]]:
+    """How many samples are used, how many go into one run, and what is said of the others."""
+    # Refuse a batch that cannot be, as `open_loader` does
     if not one.batched and options.batch not in (1, one.first):
         raise QdqError(
             "--batch", f"{options.batch} cannot be, {one.name!r} takes {one.format_shape()}", "leave --batch out"
         )
-
-
-def _kept(total: int, one: Input, options: DataOptions) -> tuple[int, int, tuple[str, ...]]:
-    """How many samples are used, how many go into one run, and what is said of the others."""
-    _check(options, one)
     wanted = min(total, options.limit or total)
     if one.batched:
         return wanted, options.batch, ()

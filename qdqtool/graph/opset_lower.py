@@ -148,15 +148,12 @@ class _Lowering:
         _drop_unread(trial.graph, {name for place in self._places for name in _freed(place)})
         next(one for one in trial.opset_import if one.domain in ("", "ai.onnx")).version = self._after
         trial.ir_version = min(trial.ir_version, ir_of(self._after))
-        self._check_types(trial)
-        self._proto.CopyFrom(trial)
-
-    def _check_types(self, trial: onnx.ModelProto) -> None:
         try:
             onnx.shape_inference.infer_shapes(_without_weights(trial), check_type=True)
         except Exception as error:  # what onnx's C++ raises has no common type
             said = " ".join(str(error).split())[:200]
             raise self._refusal(f"its types are not those of opset {self._after}: {said}") from None
+        self._proto.CopyFrom(trial)
 
     def _refusal(self, why: str) -> QdqError:
         reason = f"cannot be lowered from opset {self._before} to {self._after}: {why}"

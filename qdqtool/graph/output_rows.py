@@ -33,7 +33,11 @@ def output_rows(view: GraphView) -> Mapping[str, OutputRows]:
     for output in view.outputs:
         if has_features(view, output):
             found[output] = "features"
-        joined = _back(view, output, operator_set("rearranging") | {"Cast"})
+        # The first node upstream that does more than rearrange or cast
+        through = operator_set("rearranging") | {"Cast"}
+        joined = view.producer(output)
+        while joined is not None and joined.op in through and joined.inputs:
+            joined = view.producer(joined.inputs[0])
         if joined is None or joined.op != "Concat" or not joined.inputs or not _is_index(view, joined.inputs[-1]):
             continue
         found[output] = "picked" if _has_picking(view, joined) else "dense"
@@ -54,14 +58,6 @@ def has_features(view: GraphView, name: str) -> bool:
             met |= before
             todo += before
     return False
-
-
-def _back(view: GraphView, name: str, through: frozenset[str]) -> Node | None:
-    """The first node before a tensor that is none of those."""
-    node = view.producer(name)
-    while node is not None and node.op in through and node.inputs:
-        node = view.producer(node.inputs[0])
-    return node
 
 
 def _is_index(view: GraphView, name: str) -> bool:

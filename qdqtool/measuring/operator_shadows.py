@@ -173,7 +173,10 @@ def _add(
         inputs[1 - index] = _tried(copy, source, some, several=several)
         tried = copy.twin(node, inputs, **thinned.changed)
         sums.append((_errors(copy, tried, plain, len(some)), channel.means(copy, tried, len(some))))
-    return _names_of(copy, plain, sums, channel)
+    # What leaves the graph, with that of the float output
+    errors, means = zip(*sums, strict=True)
+    square = copy.with_axes("ReduceSumSquare", copy.reshaped(plain, (1, -1)), [1], keepdims=1)
+    return ShadowNames(errors, means, square, channel.means(copy, plain, 1), copy.size(plain))
 
 
 def _beside(scales: tuple[np.float32, ...], read: int) -> Iterator[tuple[np.float32, ...]]:
@@ -212,13 +215,6 @@ class _ChannelMeans:
             name = copy.with_axes("ReduceMean", copy.reshaped(name, (0, self.channels, -1)), [2], keepdims=1)
         rows = copy.reshaped(name, (count, -1, self.channels))
         return copy.with_axes("ReduceMean", rows, [1], keepdims=1)
-
-
-def _names_of(copy: ShadowCopy, plain: str, sums: Sequence[tuple[str, str]], channel: _ChannelMeans) -> ShadowNames:
-    """What leaves the graph, with that of the float output."""
-    errors, means = zip(*sums, strict=True)
-    square = copy.with_axes("ReduceSumSquare", copy.reshaped(plain, (1, -1)), [1], keepdims=1)
-    return ShadowNames(errors, means, square, channel.means(copy, plain, 1), copy.size(plain))
 
 
 def _channels(node: Node, index: int, weight: npt.NDArray[np.generic]) -> int:

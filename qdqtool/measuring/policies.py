@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from qdqtool.display import counted
@@ -89,21 +89,15 @@ def rank_operators(
         most = findings[0]
         say(f"{counted(len(findings), 'operator')}, each alone: {most.name or most.node} loses most, {most.cells()[0]}")
     if ends:
-        findings = _with_ends(runner, findings, say)
+        # The findings, those of the shortlist with both runs end to end
+        chosen, measured = shortlist(findings, runner.plan), dict[str, OperatorLoss]()
+        for one in steps(chosen, "operator"):
+            measured[one.node] = runner.ends(one)
+            say(f"{measured[one.node].line()}, operator {len(measured)} of {len(chosen)}")
+        findings = [measured.get(one.node, one) for one in findings]
     loss = runner.base_loss()
     groups = measure_groups(runner, findings, say) if ends and loss >= LARGE_LOSS else []
     return SensitivityRanking(tuple(findings), loss, tuple(groups))
-
-
-def _with_ends(
-    runner: SensitivityRunner, findings: Sequence[OperatorLoss], say: Callable[[str], None]
-) -> list[OperatorLoss]:
-    """The findings, those of the shortlist with both runs end to end."""
-    chosen, measured = shortlist(findings, runner.plan), dict[str, OperatorLoss]()
-    for one in steps(chosen, "operator"):
-        measured[one.node] = runner.ends(one)
-        say(f"{measured[one.node].line()}, operator {len(measured)} of {len(chosen)}")
-    return [measured.get(one.node, one) for one in findings]
 
 
 def keep_most_harmful(quantized: Quantized, count: int) -> SearchResult:

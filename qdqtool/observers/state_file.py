@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -166,7 +166,11 @@ def _parsed(arrays: Arrays, where: object) -> State:
         meta = json.loads(arrays["meta"].astype(np.uint8, casting="equiv").tobytes())
         if meta["schema"] != SCHEMA:
             raise QdqError(where, f"is a state of schema {meta['schema']}, this reads {SCHEMA}", _HINT)
-        identity = _identity(meta["identity"])
+        document = meta["identity"]
+        words = {name: document[name] for name in ("model", "data", "provider")}
+        if not all(isinstance(word, str) for word in words.values()):
+            raise TypeError("identity")
+        identity = StateIdentity(**words, passes=tuple(map(_count, document["passes"])))
         plan = ObservationPlan.from_json(meta["survey"])
         observation = ObserverState(plan)
         observation.samples, observation.passed = _count(meta["samples"]), _count(meta["passed"])
@@ -181,13 +185,6 @@ def _parsed(arrays: Arrays, where: object) -> State:
         return State(identity, plan, observation, (number, total), bool(meta["complete"]), provenance)
     except _MALFORMED as error:
         raise QdqError(where, f"is not a calibration state ({_reason(error)})", _HINT) from error
-
-
-def _identity(document: Mapping[str, Any]) -> StateIdentity:
-    words = {name: document[name] for name in ("model", "data", "provider")}
-    if not all(isinstance(word, str) for word in words.values()):
-        raise TypeError("identity")
-    return StateIdentity(**words, passes=tuple(map(_count, document["passes"])))
 
 
 def _count(value: object) -> int:

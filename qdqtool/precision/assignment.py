@@ -83,7 +83,11 @@ def store_precision(model: onnx.ModelProto, record: PrecisionRecord) -> None:
         made["dla"] = True
     made["float32"] = sorted(record.assignment.float32)
     if record.assignment.reasons:
-        made["why"] = _by_reason(record.assignment.reasons)
+        # Reason -> what it holds for: many operators have the same
+        found: dict[str, list[str]] = {}
+        for key, text in sorted(record.assignment.reasons.items()):
+            found.setdefault(text, []).append(key)
+        made["why"] = dict(sorted(found.items()))
     if record.twins:
         made["twins"] = dict(sorted(record.twins.items()))
     set_metadata(model, PRECISION, json.dumps(made, separators=(",", ":")))
@@ -111,11 +115,3 @@ def stored_precision(model: onnx.ModelProto) -> PrecisionRecord | None:
         reason = "is not a record of element types as qdqtool writes it"
         raise QdqError(_WHERE, reason, "take the entry out of the model's metadata") from None
     return PrecisionRecord(assignment, twins)
-
-
-def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Reason -> what it holds for: many operators have the same."""
-    found: dict[str, list[str]] = {}
-    for key, text in sorted(reasons.items()):
-        found.setdefault(text, []).append(key)
-    return dict(sorted(found.items()))

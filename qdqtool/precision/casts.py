@@ -179,17 +179,15 @@ class _Caster:
         for wanted in sorted(reads.kinds() - names.keys()):
             names[wanted] = self._name(name, wanted)
         for wanted in sorted(names.keys() - {kind}):
-            self._add_cast(names[kind], names[wanted], wanted, producer)
+            rule = (("rule", "precision"),)
+            self.editor.add_node(
+                "Cast", [names[kind]], names[wanted], beside=producer, after=True, to=wanted, trace=rule
+            )
         names[0] = names[kind]
         self._reroute(name, reads, names)
 
     def _name(self, name: str, kind: int) -> str:
         return self.editor.unique_name(f"{name}_{rest_name(kind)}")
-
-    def _add_cast(self, source: str, output: str, kind: int, producer: Node | None) -> None:
-        self.editor.add_node(
-            "Cast", [source], output, beside=producer, after=True, to=kind, trace=(("rule", "precision"),)
-        )
 
     def _reroute(self, name: str, reads: _Reads, names: dict[int, str]) -> None:
         for wanted, uses in reads.uses.items():

@@ -120,19 +120,14 @@ def weight_rows(view: GraphView) -> list[WeightRow]:
         if array is None or array.ndim < 2 or not array.size or array.dtype.kind != "f":
             continue
         name = view.root(node.inputs[index])
-        largest = _largest(array, output_axis(node, index, array.ndim))
+        axis = output_axis(node, index, array.ndim)
+        others = tuple(one for one in range(array.ndim) if one != axis)
+        values = np.asarray(array, np.float32)
+        largest: npt.NDArray[np.float32] = np.maximum(values.max(axis=others), -values.min(axis=others))
         pair = pair_behind(view, node.inputs[index]) or next(iter(view.pairs.get(name, ())), None)
         kind = "" if pair is None else pair_format(view, pair).title
         rows.append(WeightRow(name, node.name, node.op, largest, kind))
     return rows
-
-
-def _largest(array: npt.NDArray[np.generic], axis: int) -> npt.NDArray[np.float32]:
-    """float32[channels] along an axis."""
-    others = tuple(one for one in range(array.ndim) if one != axis)
-    values = np.asarray(array, np.float32)
-    largest: npt.NDArray[np.float32] = np.maximum(values.max(axis=others), -values.min(axis=others))
-    return largest
 
 
 def scales_by_origin(rows: Sequence[TensorRow]) -> dict[str, int]:

@@ -109,7 +109,11 @@ def build_engine(source: ModelSource, options: RtxBuildOptions | None = None) ->
 def build_opened(opened: Model, options: RtxBuildOptions, library: RtxLibrary | None = None) -> BuiltEngine:
     """As `build_engine`, for a model that is open already."""
     job: dict[str, Any] = {"action": "build", "sm": _checked_sm(options.sm)}
-    job["shapes"] = _checked_shapes(opened, options.shapes)
+    for name, (low, best, high) in options.shapes.items():
+        ordered = all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=False))
+        if not len(low) == len(best) == len(high) or not ordered:
+            raise QdqError(opened.name, f"the shapes of input {name} do not satisfy min <= opt <= max", _TODO_SHAPES)
+    job["shapes"] = {name: [list(sides) for sides in three] for name, three in sorted(options.shapes.items())}
     if options.memory_bytes is not None:
         job["memory"] = options.memory_bytes
     library = library or require_library()
@@ -155,14 +159,6 @@ def _checked_sm(numbers: Sequence[str]) -> list[str]:
             "give --sm 89 or --sm 89,120",
         )
     return list(dict.fromkeys(numbers))
-
-
-def _checked_shapes(opened: Model, shapes: Mapping[str, tuple[Shape, Shape, Shape]]) -> dict[str, list[list[int]]]:
-    for name, (low, best, high) in shapes.items():
-        ordered = all(1 <= a <= b <= c for a, b, c in zip(low, best, high, strict=False))
-        if not len(low) == len(best) == len(high) or not ordered:
-            raise QdqError(opened.name, f"the shapes of input {name} do not satisfy min <= opt <= max", _TODO_SHAPES)
-    return {name: [list(sides) for sides in three] for name, three in sorted(shapes.items())}
 
 
 def _triple(sides: Sequence[Sequence[int]]) -> tuple[Shape, Shape, Shape]:

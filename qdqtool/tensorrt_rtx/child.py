@@ -40,7 +40,12 @@ def run_worker(library: RtxLibrary, job: Mapping[str, Any], where: object, secon
     with tempfile.TemporaryDirectory(prefix="qdqtool-rtx-") as folder:
         result, noise = Path(folder) / "result.json", Path(folder) / "stderr"
         code = _run(library, {**job, "result": str(result)}, noise, where, seconds)
-        said = _last_line(noise)
+        # The last line that the child wrote to stderr, in brackets; "" where there is none
+        with noise.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL))
+            lines = [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
+        said = f" ({lines[-1].strip()[:300]})" if lines else ""
         if code:
             raise QdqError(where, f"{NAME} {library.version} {_end_of(code)} {_doing(job)}{said}", _todo(code))
         try:
@@ -97,15 +102,6 @@ def _memory_of(status: Path) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), 0)
-
-
-def _last_line(noise: Path) -> str:
-    """The last line that the child wrote to stderr, in brackets; "" where there is none."""
-    with noise.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL))
-        lines = [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
-    return f" ({lines[-1].strip()[:300]})" if lines else ""
 
 
 def _doing(job: Mapping[str, Any]) -> str:

@@ -96,7 +96,10 @@ def why_no_wheel(system: str | None = None, machine: str | None = None, libc: tu
         return f"there is no wheel for {machine}{jetson}"
     if system == "Linux" and (reason := _old_libc(*(libc or platform.libc_ver()))):
         return reason
-    return _no_wheel_for_python()
+    running = ".".join(map(str, sys.version_info[:2]))
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return f"its wheels are for CPython with the GIL, and this is {sys.implementation.name} {running}"
+    return f"its wheels are for Python 3.9 to 3.14, and this is {running}" if sys.version_info >= (3, 15) else ""
 
 
 def _named() -> str:
@@ -108,13 +111,6 @@ def _old_libc(name: str, version: str) -> str:
         return "its wheels need glibc 2.28 or later, and this Linux has another C library"
     parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     return f"its wheels need glibc 2.28 or later, and this Linux has {version}" if parts < (2, 28) else ""
-
-
-def _no_wheel_for_python() -> str:
-    running = ".".join(map(str, sys.version_info[:2]))
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return f"its wheels are for CPython with the GIL, and this is {sys.implementation.name} {running}"
-    return f"its wheels are for Python 3.9 to 3.14, and this is {running}" if sys.version_info >= (3, 15) else ""
 
 
 def _version_here() -> str:

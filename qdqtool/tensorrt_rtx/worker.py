@@ -26,7 +26,11 @@ class RefusedError(Exception):
 
 def main() -> None:
     """Do the job on stdin."""
-    _end_with_parent()
+    # Let Linux end this process when the one that started it is gone, however it went
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     job = json.load(sys.stdin)
     try:
         done = _run(job)
@@ -35,16 +39,11 @@ def main() -> None:
     Path(job["result"]).write_text(json.dumps(done), encoding="ascii")
 
 
-def _end_with_parent() -> None:
-    """Let Linux end this process when the one that started it is gone, however it went."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
 def _run(job: dict[str, Any]) -> dict[str, Any]:
-    trt = _library()
+    own = Path(__file__).resolve().parent  # modules of qdqtool are none of the library's
+    sys.path[:] = [place for place in sys.path if Path(place).resolve() != own]
+    import tensorrt_rtx_bindings as trt
+
     log = _make_log(trt)
     begun = time.process_time()
     builder = trt.Builder(log)
@@ -65,14 +64,6 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     done["cpu_seconds"] = round(time.process_time() - begun, 3)
     done["peak_bytes"] = _peak_bytes()
     return done
-
-
-def _library() -> Any:
-    own = Path(__file__).resolve().parent  # modules of qdqtool are none of the library's
-    sys.path[:] = [place for place in sys.path if Path(place).resolve() != own]
-    import tensorrt_rtx_bindings as trt
-
-    return trt
 
 
 def _make_log(trt: Any) -> Any:

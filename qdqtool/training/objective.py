@@ -169,15 +169,11 @@ def _distill_points(
     points = choose_points(form.quantized.view, form.proto, made, without=ends | covered)
     if points and not own:
         ours = Executor(Model(float_twin(form.proto)), points, "the model in float").run(inputs)
-        theirs = _values(teacher, points, inputs)
+        teacher.shapes(points)
+        teacher.fetch(points)
+        theirs = teacher.run(inputs)
         points = tuple(name for name in points if not rescaled(ours[name], theirs[name]))
     return DistillPoints(points, kinds, frozenset(value.name for value in form.proto.graph.output))
-
-
-def _values(teacher: Teacher, names: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    teacher.shapes(names)
-    teacher.fetch(names)
-    return teacher.run(inputs)
 
 
 def _balanced(

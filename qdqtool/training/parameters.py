@@ -49,7 +49,12 @@ class Parameters:
         self.slots: dict[str, Slot] = {}
         size = 0
         for name, value in values.items():
-            _check(name, value, name in scales)
+            if value.dtype != np.float32 or not np.isfinite(value).all():
+                raise QdqError(
+                    name, "is not a finite float32, which training needs", "repair the model, or --freeze it"
+                )
+            if name in scales and not (value > 0).all():
+                raise QdqError(name, "is a scale that is not positive", "calibrate the model again")
             first = (shared_scales or {}).get(name, name)
             if first != name:
                 self.slots[name] = self.slots[first]
@@ -98,13 +103,6 @@ class Parameters:
 
     def __len__(self) -> int:
         return len(self.slots)
-
-
-def _check(name: str, value: Float32, scale: bool) -> None:
-    if value.dtype != np.float32 or not np.isfinite(value).all():
-        raise QdqError(name, "is not a finite float32, which training needs", "repair the model, or --freeze it")
-    if scale and not (value > 0).all():
-        raise QdqError(name, "is a scale that is not positive", "calibrate the model again")
 
 
 def steps_of_weight(value: Float32, scale: Float32 | None = None, axis: int | None = None) -> Float32:

@@ -159,20 +159,14 @@ def _choose(
             )
         notes.append("it already has FP16 or BF16 types: they are chosen again, and its weights keep their rounding")
     if data is not None:
-        return _by_data(wide, data, options, notes)
+        feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(wide.graph), options.data_options)
+        how = replace(options.calibration or CalibrationOptions(), where=wide.name)
+        found = search_types(wide, feed, _types(options), how, observe_ranges, options.max_output_loss)
+        messages = (*notes, *feed.notes, *found.notes)
+        return AmpResult(wide.proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
     ranges = _table_ranges(wide, scales) if scales is not None else assumed_ranges(options.assume_range or 0.0)
     choice = choose_types(wide, ranges, _types(options))
     return AmpResult(wide.proto, choice, ranges, tuple(notes))
-
-
-def _by_data(
-    model: Model, data: Data | DataLoader, options: AmpOptions, notes: list[str]
-) -> AmpResult[onnx.ModelProto]:
-    feed = data if isinstance(data, DataLoader) else open_loader(data, inputs_of(model.graph), options.data_options)
-    how = replace(options.calibration or CalibrationOptions(), where=model.name)
-    found = search_types(model, feed, _types(options), how, observe_ranges, options.max_output_loss)
-    messages = (*notes, *feed.notes, *found.notes)
-    return AmpResult(model.proto, found.choice, found.ranges, messages, found.output_loss, options.max_output_loss)
 
 
 def _types(options: AmpOptions) -> TypeOptions:

@@ -52,7 +52,11 @@ def cost_of_candidate(
     """
     if target.kind == "dla":
         return replace(_on_dla(candidate, made, target), added=_added(made))
-    forecast = _forecast(candidate, made, target, device, fed)
+    engine = engine_of_candidate(candidate, made, target, fed)
+    found, work = engine.forecast(), engine.work
+    time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
+    moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
+    forecast = DeployCost(moved, found.layers, _FORECAST, microseconds=time, kernels=found.kernels)
     if target.kind != "rtx":
         return forecast
     try:
@@ -111,20 +115,6 @@ def engine_of_candidate(
     opened = open_model(model)
     fix_shapes(opened, {name: 3 * (tuple(shape),) for name, shape in (fed or {}).items()})
     return predict_engine(opened, target.version, "rtx" if target.kind == "rtx" else "gpu", rest=rest)
-
-
-def _forecast(
-    candidate: DeployCandidate,
-    made: MadeFiles,
-    target: DeployTarget,
-    device: Device | None,
-    fed: Mapping[str, Sequence[int]] | None,
-) -> DeployCost:
-    engine = engine_of_candidate(candidate, made, target, fed)
-    found, work = engine.forecast(), engine.work
-    time = None if work is None or device is None else round(LayerTimes(device).total(work), 3)
-    moved = None if found.bytes_moved is None else found.bytes_moved / 1e6
-    return DeployCost(moved, found.layers, _FORECAST, microseconds=time, kernels=found.kernels)
 
 
 def _lifted(made: MadeFiles) -> onnx.ModelProto:

@@ -107,7 +107,8 @@ def reconstruct(
     """
     start = time.process_time()
     scales = tuple(name for name in form.scales if name in form.activations)
-    inputs = _inputs(form.proto)
+    given = {tensor.name for tensor in form.proto.graph.initializer}
+    inputs = [value.name for value in form.proto.graph.input if value.name not in given]
     first = {name: batches.held[0][name] for name in inputs}
     forward_error = check_same_forward(form, first)
     seen = run_once(Model(form.proto), first)
@@ -138,11 +139,6 @@ def reconstruct(
     seconds = time.process_time() - start
     notes = (*unknown, *_left(refused), *_notes(cut, batches, form))
     return Reconstruction(values, tuple(done), len(cut.samples.learned), len(cut.samples.held), seconds, checked, notes)
-
-
-def _inputs(proto: onnx.ModelProto) -> list[str]:
-    given = {tensor.name for tensor in proto.graph.initializer}
-    return [value.name for value in proto.graph.input if value.name not in given]
 
 
 def _with_samples(blocks: Sequence[Block], batches: Batches, inputs: Sequence[str], room: int) -> _Cut:
