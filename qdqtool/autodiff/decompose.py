@@ -43,7 +43,7 @@ def body_of(
     inferred = onnx.shape_inference.infer_shapes(flat, data_prop=True).graph
     known = {value.name: value.type.tensor_type for value in inferred.value_info}
     inner = [name for one in flat.graph.node for name in one.output if name and name not in node.output]
-    if any(name not in known or not _is_fixed(known[name].shape) for name in inner):
+    if any(name not in known or not all(dim.HasField("dim_value") for dim in known[name].shape.dim) for name in inner):
         return None
     names = {name: fresh(f"{node.output[0]}/{name}") for name in inner}
     for one in flat.graph.node:
@@ -65,7 +65,3 @@ def _with_defaults(node: onnx.NodeProto, opset: int) -> onnx.NodeProto:
         if name not in given and item.default_value.type:
             made.attribute.append(item.default_value)
     return made
-
-
-def _is_fixed(shape: onnx.TensorShapeProto) -> bool:
-    return all(dim.HasField("dim_value") for dim in shape.dim)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from onnx import NodeProto
 
@@ -182,19 +181,18 @@ def load_parser_messages() -> ParserMessages:
     """
     path = rules_folder() / "parser_messages.toml"
     document = read_toml(path, RULES)
-    refusals = tuple(_refusal(entry) for entry in document["refusal"])
+    refusals = tuple(
+        RefusalRule(
+            entry["name"],
+            tuple(entry["says"]),
+            tuple(entry["codes"]),
+            entry.get("reason", ""),
+            entry.get("exact", ""),
+            entry.get("plugin", False),
+        )
+        for entry in document["refusal"]
+    )
     for rule in refusals:
         if not (rule.codes or rule.reason) or not (rule.says or rule.exact):
             raise QdqError(path, f"refusal {rule.name!r}: no words, or neither codes nor a reason", "write them")
     return ParserMessages(refusals, {entry["code"]: entry["reason"] for entry in document["accepted"]})
-
-
-def _refusal(entry: Mapping[str, Any]) -> RefusalRule:
-    return RefusalRule(
-        entry["name"],
-        tuple(entry["says"]),
-        tuple(entry["codes"]),
-        entry.get("reason", ""),
-        entry.get("exact", ""),
-        entry.get("plugin", False),
-    )

@@ -53,7 +53,7 @@ class Thinned:
         source, output = node.inputs[1 - index], node.outputs[0]
         if node.op not in SPATIAL:
             return cls(copy.every(source, steps, [-2]), steps[0], copy.every(output, steps, [-2]), {})
-        axes, strides = range(2, weight.ndim), _strides(node, len(steps))
+        axes, strides = range(2, weight.ndim), _numbers(node, "strides", [1] * len(steps))
         plain, wider = (
             copy.every(output, steps, axes),
             [step * stride for step, stride in zip(steps, strides, strict=True)],
@@ -124,10 +124,6 @@ def steps_of(node: Node, rank: int, positions: int, sides: tuple[int | None, ...
         found.append(max(1, min(left, (side or 0) // _FEW_ROWS)))
         left = math.ceil(left / found[-1])
     return found
-
-
-def _strides(node: Node, rank: int) -> list[int]:
-    return _numbers(node, "strides", [1] * rank)
 
 
 def _numbers(node: Node, name: str, default: list[int]) -> list[int]:

@@ -38,16 +38,12 @@ def choose_points(
     made = [name for node in form.graph.node for name in node.output if name]
     shared = (set(made) & set(known)) - set(without)
     groups = {group.output for group in find_groups(quantized, rules)} & shared
-    always = [head.key for head in find_heads(quantized, rules.heads)] + _float_outputs(form)
+    always = [head.key for head in find_heads(quantized, rules.heads)] + [
+        value.name for value in form.graph.output if value.type.tensor_type.elem_type in (0, onnx.TensorProto.FLOAT)
+    ]
     chosen = {name for name in always if name in shared}
     chosen.update(_spread([name for name in made if name in groups and name not in chosen], most))
     return tuple(name for name in made if name in chosen)
-
-
-def _float_outputs(form: onnx.ModelProto) -> list[str]:
-    return [
-        value.name for value in form.graph.output if value.type.tensor_type.elem_type in (0, onnx.TensorProto.FLOAT)
-    ]
 
 
 def _spread(names: Sequence[str], most: int) -> list[str]:
