@@ -14,6 +14,15 @@ FIRST, SECOND, NOWHERE = (0, 0, 10, 10), (20, 20, 30, 30), (50, 50, 60, 60)
 Box = tuple[float, float, float, float]
 
 
+def found(*rows: tuple[tuple[float, ...], float, int]) -> Detections:
+    """Detections of rows: corners, score, class."""
+    return Detections(
+        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.int64),
+    )
+
+
 def found_of(boxes: Sequence[Box], scores: Sequence[float] = (), labels: Sequence[int] = ()) -> Detections:
     """Detections with falling scores and class 0 unless given."""
     count = len(boxes)

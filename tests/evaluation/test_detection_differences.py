@@ -3,21 +3,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from qdqtool.evaluation.detection_differences import differ, worst_first
-from qdqtool.evaluation.detections import Detections
+from tests.evaluation.scenes_of_boxes import found
 
 A, NEAR_A, FAR = (0, 0, 10, 10), (1, 0, 11, 10), (50, 50, 60, 60)
-
-
-def found(*rows: tuple[tuple[float, ...], float, int]) -> Detections:
-    return Detections(
-        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
-        np.array([row[1] for row in rows], np.float32),
-        np.array([row[2] for row in rows], np.int64),
-    )
 
 
 def test_same_class_and_half_the_area_make_partners() -> None:

@@ -13,20 +13,12 @@ from PIL import Image
 
 from qdqtool.evaluation import draw
 from qdqtool.evaluation.detection_differences import differ
-from qdqtool.evaluation.detections import Detections
 from qdqtool.evaluation.draw import BOTH, LOST, SPURIOUS, color_of, draw_boxes, draw_classes, draw_pair, name_of
+from tests.evaluation.scenes_of_boxes import found
 
 
 def plain(width: int = 640, height: int = 400, level: int = 128) -> Image.Image:
     return Image.new("RGB", (width, height), (level,) * 3)
-
-
-def found(*rows: tuple[tuple[float, ...], float, int]) -> Detections:
-    return Detections(
-        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
-        np.array([row[1] for row in rows], np.float32),
-        np.array([row[2] for row in rows], np.int64),
-    )
 
 
 def where(picture: Image.Image, color: tuple[int, int, int]) -> np.ndarray:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import HealthCheck, settings
 from onnx import TensorProto
 
 import qdqtool as verbs
@@ -44,6 +46,17 @@ _FEW = {
     "mnist8",
     "ultraface_slim320",
 }
+
+
+def examples(count: int) -> settings:
+    """The same networks in each run: so many, or as many as QDQTOOL_EXAMPLES says."""
+    return settings(
+        max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", count)),
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 def lifted(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:

@@ -6,7 +6,6 @@ onnxruntime loads what comes out as it optimizes by itself.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from qdqtool import AmpOptions, AmpResult, CalibrationOptions, InsertOptions, QdqError, amp, insert
 from qdqtool.data.loader import inputs_of
@@ -34,13 +33,7 @@ TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onn
 OPTIONS = AmpOptions(calibration=CalibrationOptions(progress=False))
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 PAIRS = InsertOptions(calibration=CalibrationOptions("max", progress=False), keep_float=0, allow_empty=True)
-many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "4")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+many = laws.examples(4)
 
 
 def data_for(model: onnx.ModelProto, factor: float = 1.0) -> list[dict[str, Any]]:

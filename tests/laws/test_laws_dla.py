@@ -6,7 +6,6 @@ QDQTOOL_EXAMPLES=1000 looks longer.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +28,8 @@ DLA = PlanOptions(target="dla", trt_version=laws.V8_6)
 EVERYWHERE = verbs.InsertOptions(plan=DLA, allow_empty=True)
 NOWHERE = Path()
 some = settings(
-    max_examples=max(6, int(os.environ.get("QDQTOOL_EXAMPLES", "24")) // 4),
-    deadline=None,
-    derandomize=True,
-    database=None,
+    laws.examples(24),
+    max_examples=max(6, laws.examples(24).max_examples // 4),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     phases=[Phase.generate],
 )

@@ -32,13 +32,7 @@ from tests.laws.random_graphs import ENTERED, networks
 NOWHERE = Path()
 SEEDS = st.integers(0, 2**16)
 WITH_BODIES = networks(entered=True)
-many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "6")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+many = settings(laws.examples(6), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 Law = Callable[[onnx.ModelProto, int], None]
 pytestmark = pytest.mark.slow
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import qdqtool as verbs
@@ -27,13 +26,7 @@ _CORPUS = (shared_folder() or Path()) / "corpus"
 TRAINED = sorted((_CORPUS / "models").glob("*.onnx"))
 STRUCTURE = sorted((_CORPUS / "structure").glob("*.onnx"))
 QDQ = sorted((_CORPUS / "qdq").glob("*.onnx"))
-many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "5")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+many = laws.examples(5)
 
 
 def check_insert_adds_no_finding(model: Path | onnx.ModelProto, folder: Path, version: TrtVersion | None = None) -> int:

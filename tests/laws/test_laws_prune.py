@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from qdqtool import CalibrationOptions, InsertOptions, PeelOptions, PruneOptions, insert, peel, prune
 from qdqtool.errors import QdqError
@@ -17,7 +16,7 @@ from qdqtool.precision.element_types import infer_types
 from qdqtool.pruning.check import INSIDE
 from qdqtool.trtversion import TrtVersion
 from tests.conftest import shared_folder
-from tests.laws.law_checks import few_at_once
+from tests.laws.law_checks import examples, few_at_once
 from tests.laws.random_graphs import networks
 from tests.laws.test_laws_typed_input import BF16, F16, half_of, typed_networks
 
@@ -28,13 +27,7 @@ HALF, NOTHING = PruneOptions(ratio=0.5), PruneOptions(ratio=0.0)
 PAIRS = InsertOptions(calibration=CalibrationOptions("max", progress=False), keep_float=0, allow_empty=True)
 CACHE = PeelOptions(TrtVersion(8, 6, 1), allow_estimated=True)
 NOT_PRUNED = "no channel of the model can be removed"
-many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "6")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+many = examples(6)
 
 
 def structure(model: onnx.ModelProto) -> list[tuple[object, ...]]:

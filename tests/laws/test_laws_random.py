@@ -6,7 +6,6 @@ QDQTOOL_EXAMPLES=1000 looks longer.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +24,7 @@ from tests.laws.random_graphs import BLOCKS, HEADS, Style, build, class_head, de
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 NOWHERE = Path()
 slow_start = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "5")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=slow_start,
-)
+many = settings(laws.examples(5), suppress_health_check=slow_start)
 few = settings(many, max_examples=max(4, many.max_examples // 2))
 
 

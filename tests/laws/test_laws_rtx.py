@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from qdqtool import LintOptions, QdqError, insert, lint
 from qdqtool.graph.view import GraphView
@@ -17,6 +16,7 @@ from qdqtool.match.plan import PlanOptions
 from qdqtool.precision.assignment import TypeAssignment
 from qdqtool.verbs.insert_options import InsertOptions
 from tests.conftest import shared_folder
+from tests.laws.law_checks import examples
 from tests.laws.random_graphs import networks
 from tests.precision.typed_graphs import with_types
 
@@ -24,13 +24,7 @@ SILENT_FLOAT = ("Q013", "Q020", "Q035", "Q036", "Q037", "Q038", "Q039")
 TRAINED = sorted(((shared_folder() or Path()) / "corpus" / "models").glob("*.onnx"))
 # A 1x1 convolution of a squeeze block on one pixel: few values, so that an ordinary kernel reads its INT8 weight.
 NO_LAYER_OF_ITS_OWN = {"ppocr_mobile_cls": {"p2o.Conv.4"}}
-many = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "5")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+many = examples(5)
 
 
 def quantized(model: onnx.ModelProto | Path, version: str | None = None, target: str = "rtx") -> onnx.ModelProto | None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,7 @@ from tests.laws.int8_codes import CodeCount, compare_codes
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 few = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "2")),
-    deadline=None,
-    derandomize=True,
-    database=None,
+    laws.examples(2),
     phases=(Phase.explicit, Phase.generate),  # each run calibrates twice: a failing network is not made smaller
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

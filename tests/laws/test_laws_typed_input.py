@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool import PeelOptions, QdqError, calibrate, evaluate, insert, lint, peel
@@ -25,7 +24,7 @@ from qdqtool.precision.widen import is_typed
 from qdqtool.runtime.executor import Executor
 from qdqtool.verbs.evaluate_options import EvaluateOptions
 from qdqtool.verbs.insert_options import InsertOptions
-from tests.laws.law_checks import checker_complaint, same
+from tests.laws.law_checks import checker_complaint, examples, same
 from tests.laws.random_graphs import networks
 from tests.laws.test_laws_rtx import products_built, products_planned
 from tests.precision.typed_graphs import widened, with_roundings, with_types
@@ -34,13 +33,7 @@ MODELS = Path(__file__).parents[2] / "models"
 BUNDLED = {"tiny_classifier": "digits8_calib", "digits_detector": "digits_calib", "bccd_detector": ""}
 F16, BF16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 ALL = InsertOptions(plan=PlanOptions(float_heads="none"), keep_float=0)
-few = settings(
-    max_examples=int(os.environ.get("QDQTOOL_EXAMPLES", "6")),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+few = examples(6)
 
 
 @st.composite

@@ -14,6 +14,11 @@ from qdqtool.pruning.probe import ProbeRun, look, seeded_input
 from qdqtool.pruning.run import Pruned, prune_model
 from tests.graphs import model_of
 
+CHAIN = (
+    "g (float[N,1,1,1] x) => (float[N,1,1,1] y) <float[2,1,1,1] w, float[1,2,1,1] u> { a = Conv(x, w)  y = Conv(a, u) }"
+)
+# a[0] = x, a[1] = 2 x; y sums 3 a[0] + 1 a[1].
+WEIGHTS = {"w": np.array([1, 2]).reshape(2, 1, 1, 1), "u": np.array([3, 1]).reshape(1, 2, 1, 1)}
 IN = "float[1,4,8,8] x"
 _W = "float[8,4,1,1] w, float[8,4,1,1] v, float[6,8,1,1] u, float[8,8,1,1] s"
 

@@ -12,15 +12,9 @@ from qdqtool.graph.model import Model
 from qdqtool.pruning.activation_scores import activation_scores, summed_axes
 from qdqtool.pruning.probe import ProbeRun
 from tests.graphs import model_of
-from tests.pruning.nets import case, channels_of, with_values
+from tests.pruning.nets import CHAIN, WEIGHTS, case, channels_of, with_values
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-
-# a[0] = x, a[1] = 2 x; y sums 3 a[0] + 1 a[1].
-CHAIN = (
-    "g (float[N,1,1,1] x) => (float[N,1,1,1] y) <float[2,1,1,1] w, float[1,2,1,1] u> { a = Conv(x, w)  y = Conv(a, u) }"
-)
-WEIGHTS = {"w": np.array([1, 2]).reshape(2, 1, 1, 1), "u": np.array([3, 1]).reshape(1, 2, 1, 1)}
 
 
 def batches(*values: float) -> list[dict[str, np.ndarray]]:

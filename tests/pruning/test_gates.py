@@ -14,14 +14,9 @@ from qdqtool.pruning.probe import seeded_input
 from qdqtool.runtime.executor import Executor
 from qdqtool.training.channel_gradients import channel_gradients
 from tests.graphs import model_of
-from tests.pruning.nets import CASES, case, channels_of, with_values
+from tests.pruning.nets import CASES, CHAIN, WEIGHTS, case, channels_of, with_values
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-
-CHAIN = (
-    "g (float[N,1,1,1] x) => (float[N,1,1,1] y) <float[2,1,1,1] w, float[1,2,1,1] u> { a = Conv(x, w)  y = Conv(a, u) }"
-)
-WEIGHTS = {"w": np.array([1, 2]).reshape(2, 1, 1, 1), "u": np.array([3, 1]).reshape(1, 2, 1, 1)}
 
 
 @pytest.mark.parametrize("name", CASES)

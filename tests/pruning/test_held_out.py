@@ -15,13 +15,9 @@ from qdqtool.pruning.held_out import HeldOutput, best_way, judge_pruned
 from qdqtool.pruning.probe import ProbeRun
 from qdqtool.pruning.run import Pruned, PruneData, prune_model
 from tests.graphs import model_of
-from tests.pruning.nets import value, with_values
+from tests.pruning.nets import CHAIN, value, with_values
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-
-CHAIN = (
-    "g (float[N,1,1,1] x) => (float[N,1,1,1] y) <float[2,1,1,1] w, float[1,2,1,1] u> { a = Conv(x, w)  y = Conv(a, u) }"
-)
 
 
 def chain(first: float, second: float) -> onnx.ModelProto:

@@ -19,6 +19,13 @@ from qdqtool.training.losses.nodes import LossValue, Nodes
 from qdqtool.training.losses.options import LossOptions, parse_label
 from tests.ort_session import session_of
 
+DETECTOR = """net (float[1,3,8,8] x) => (float[1,64,7] out)
+<float[4,3,3,3] w, float[4,4,1,1] box, float[1,4,1,1] obj, float[2,4,1,1] cls, int64[3] flat = {1,7,64}>
+{ f = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(f)  b = Conv(r, box)  o = Conv(r, obj)  c = Conv(r, cls)
+  so = Sigmoid(o)  sc = Sigmoid(c)  k = Concat<axis=1>(b, so, sc)  v = Reshape(k, flat)
+  out = Transpose<perm=[0,2,1]>(v) }"""
+SIZES = {"b": (1, 4, 8, 8), "o": (1, 1, 8, 8), "c": (1, 2, 8, 8), "r": (1, 4, 8, 8), "out": (1, 64, 7)}
+
 Array = npt.NDArray[Any]
 
 

@@ -15,16 +15,9 @@ from qdqtool.training.losses.points import rescaled
 from qdqtool.training.losses.targets import Targets
 from qdqtool.training.losses.teacher import Teacher
 from tests.graphs import model_of
-from tests.training.losses.loss_graphs import bare, outputs_of, shapes_of, term_value
+from tests.training.losses.loss_graphs import DETECTOR, SIZES, bare, outputs_of, shapes_of, term_value
 
 pytest.importorskip("onnxruntime", reason="onnxruntime runs the models")
-
-DETECTOR = """net (float[1,3,8,8] x) => (float[1,64,7] out)
-<float[4,3,3,3] w, float[4,4,1,1] box, float[1,4,1,1] obj, float[2,4,1,1] cls, int64[3] flat = {1,7,64}>
-{ f = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(f)  b = Conv(r, box)  o = Conv(r, obj)  c = Conv(r, cls)
-  so = Sigmoid(o)  sc = Sigmoid(c)  k = Concat<axis=1>(b, so, sc)  v = Reshape(k, flat)
-  out = Transpose<perm=[0,2,1]>(v) }"""
-PLACES = {"b": (1, 4, 8, 8), "o": (1, 1, 8, 8), "c": (1, 2, 8, 8), "r": (1, 4, 8, 8), "out": (1, 64, 7)}
 
 
 def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tuple[DistillTarget, ...]], frozenset[str]]:
@@ -33,7 +26,7 @@ def found(text: str, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, tupl
 
 
 def test_a_detector_ends_in_logits_and_boxes_that_count_where_objects_are() -> None:
-    kinds, covered = found(DETECTOR, PLACES)
+    kinds, covered = found(DETECTOR, SIZES)
     assert kinds == {
         "values 4": (DistillTarget("b", "values", 1, ("o", "c")),),
         "sigmoid 1": (DistillTarget("o", "sigmoid", 1, ("c",)),),
@@ -89,7 +82,7 @@ def test_a_classifier_ends_in_its_logits(tail: str, alone: bool) -> None:
 
 
 def test_what_the_teacher_lacks_is_no_end() -> None:
-    kinds, covered = find_kinds(GraphView(model_of(DETECTOR).graph), {"o", "r"}, PLACES)
+    kinds, covered = find_kinds(GraphView(model_of(DETECTOR).graph), {"o", "r"}, SIZES)
     assert [kind.name for kind in kinds] == ["sigmoid 1"]
     assert covered == {"out"}
 
