@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def loose_end(context: LintContext) -> Iterator[CheckFault]:
                 consumer = uses[0].node
                 severity = _moved_severity(context, consumer)
                 message = f"{consumer.op} {consumer.name} reads the integers of its Q directly"
-                yield CheckFault(pair.tensor, message, _AGAIN, severity=severity)
+                yield CheckFault(pair.tensor, message, _whole(context, consumer), severity=severity)
 
 
 def _quantize_alone(context: LintContext, node: Node) -> CheckFault:
@@ -61,9 +61,7 @@ def _quantize_alone(context: LintContext, node: Node) -> CheckFault:
     message = f"its Q {node.name} makes integers that no DQ reads, which TensorRT refuses"
     if severity is not None:
         message = f"its Q {node.name} makes integers that {uses[0].node.op} {uses[0].node.name} moves, built in INT8"
-    return CheckFault(
-        integers[0], message, f"qdqtool lint --fix removes a Q that nothing reads; {_AGAIN}", severity=severity
-    )
+    return CheckFault(integers[0], message, _whole(context, *(use.node for use in uses)), severity=severity)
 
 
 def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
@@ -74,13 +72,23 @@ def _dequantize_alone(context: LintContext, node: Node) -> Iterator[CheckFault]:
     made = "a subgraph around this graph" if producer is None else f"{producer.op} {producer.name}"
     severity = None if producer is None else _moved_severity(context, producer)
     message = f"DQ {node.name} reads integers that {made} makes, not a Q"
-    yield CheckFault(node.outputs[0], message, _AGAIN, severity=severity)
+    todo = _AGAIN if producer is None else _whole(context, producer)
+    yield CheckFault(node.outputs[0], message, todo, severity=severity)
 
 
 def _moved_severity(context: LintContext, *nodes: Node) -> Severity | None:
     """A note where all that touches the integers moves them, for a parser that was seen to build that."""
-    moves = bool(nodes) and all(context.flow.moves(node) or node.op == DEQUANTIZE for node in nodes)
-    return "note" if moves and _reads_integers(context) else None
+    return "note" if nodes and _move(context, nodes) and _reads_integers(context) else None
+
+
+def _move(context: LintContext, nodes: Sequence[Node]) -> bool:
+    """Whether nodes only move integers or end them."""
+    return all(context.flow.moves(node) or node.op == DEQUANTIZE for node in nodes)
+
+
+def _whole(context: LintContext, *nodes: Node) -> str:
+    """What to do about integers that nodes touch outside of pairs: pairs around those that move, by the same file."""
+    return _SYMMETRIC if _move(context, nodes) else _AGAIN
 
 
 def _reads_integers(context: LintContext) -> bool:

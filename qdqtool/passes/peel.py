@@ -35,6 +35,9 @@ from qdqtool.scales import Scale
 
 OnConflict = Literal["error", "max"]
 
+_EXPORT = "export the model with Q/DQ pairs and float inputs and outputs"
+_WITH_FLOAT_ENDS = "qdqtool insert --requantize --data makes whole pairs of such integers, and qdqtool peel floats"
+
 
 @dataclass(frozen=True)
 class Peeled:
@@ -132,7 +135,8 @@ def peel_pairs(
         what = f"unsigned integers acted as Relu: a Relu was added after {len(restored)} tensors"
         notes.append(f"{what}, such as {restored[0]}")
     known = frozenset(view.producers)
-    peeled = _peel(whole, on_conflict, on_asymmetric, known, drop_scales=drop_scales)
+    todo = _EXPORT if ends else _WITH_FLOAT_ENDS
+    peeled = _peel(whole, on_conflict, on_asymmetric, known, drop_scales=drop_scales, todo=todo)
     model.graph.CopyFrom(whole.graph)
     model.changed()
     return replace(
@@ -157,9 +161,10 @@ def _peel(
     known: Collection[str] | None = None,
     *,
     drop_scales: bool = False,
+    todo: str = _EXPORT,
 ) -> Peeled:
     """Take the pairs out; `known` are the tensors that the user's model makes, where others were added to it."""
-    _refuse_loose_ends(model.view, model.view.producers.keys() if known is None else known)
+    _refuse_loose_ends(model.view, model.view.producers.keys() if known is None else known, todo)
     undo_rewrites(model, changing_pairs=True)
     view = model.view
     carried = _collect(view, on_conflict, on_asymmetric, drop_scales=drop_scales)
@@ -202,11 +207,11 @@ def _format_notes(carried: _Carried) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
+def _refuse_loose_ends(view: GraphView, known: Collection[str], todo: str) -> None:
     paired = {id(node) for pairs in view.pairs.values() for pair in pairs for node in pair.nodes}
     for node in view.every:
         if node.op in (QUANTIZE, DEQUANTIZE) and id(node) not in paired:
-            raise _loose(view, node, known)
+            raise _loose(view, node, known, todo)
     for pairs in view.pairs.values():
         for pair in pairs:
             for name in (part.outputs[0] for part in pair.nodes[:-1]):
@@ -223,7 +228,7 @@ def _refuse_loose_ends(view: GraphView, known: Collection[str]) -> None:
             )
 
 
-def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
+def _loose(view: GraphView, node: Node, known: Collection[str], todo: str) -> QdqError:
     """Why a Q or DQ is not one of a pair; a Q that stands for integers of the user's model is not named."""
     if node.op == QUANTIZE:
         name, other = node.outputs[0], "DQ"
@@ -231,7 +236,7 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
         consumer = f"{use.node.op} {use.node.name} reads these integers" if use else ""
         if consumer and name not in known:
             reason = f"{consumer}, and no DQ converts them to float, which TensorRT refuses"
-            return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
+            return QdqError(node.inputs[0], reason, todo)
         where = (
             ": these integers are an output of the model"
             if view.is_output(name)
@@ -244,8 +249,7 @@ def _loose(view: GraphView, node: Node, known: Collection[str]) -> QdqError:
         producer = view.producers.get(name)
         made = "" if producer is None else f": {producer.op} {producer.name} makes these integers"
         where = ": the model takes these integers as an input" if name in view.inputs else made
-    reason = f"{node.op} {node.name} has no {other} next to it, which TensorRT refuses{where}"
-    return QdqError(node.inputs[0], reason, "export the model with Q/DQ pairs and float inputs and outputs")
+    return QdqError(node.inputs[0], f"{node.op} {node.name} has no {other} next to it{where}", todo)
 
 
 def _collect(view: GraphView, on_conflict: OnConflict, on_asymmetric: OnAsymmetric, *, drop_scales: bool) -> _Carried:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import onnx
 
 from qdqtool.calibration.engine import calibrate_scales
-from qdqtool.conditioning.edits import NoReferenceError
 from qdqtool.data.loader import inputs_of, open_loader
 from qdqtool.diagnosis.cause import LossCauses
 from qdqtool.diagnosis.diagnose import DiagnosisOptions, causes_of, look
@@ -244,7 +243,7 @@ def _run_data(
             context.largest = found.context.largest
             return with_brought(causes_of(found), found), said
         except QdqError as error:  # data that do not fit are refused below
-            todo = f"; {error.todo}" if isinstance(error, NoReferenceError) else ""
+            todo = f"; {error.todo}" if error.todo else ""
             notes = (f"causes of a loss are not looked for: {error.where} {error.reason}{todo}",)
     context.largest = _largest(opened, data, options)
     return None, notes

@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool import InsertOptions, insert
 from qdqtool.data.loader import DataOptions
 from qdqtool.errors import QdqError
+from qdqtool.match.plan import PlanOptions
 from qdqtool.verbs.lint import lint
 from qdqtool.verbs.lint_options import LintOptions
 from tests.graphs import model_of
@@ -77,3 +79,23 @@ def test_a_repaired_model_is_judged_by_the_same_values(tmp_path: Path) -> None:
     model.CopyFrom(NET)
     result = lint(model, LintOptions(fix=("Q018",)), data=np.full((1, 4), 100, np.float32))
     assert ("Q040", "b") in [(one.code, one.where) for one in result.findings]
+
+
+def test_what_lint_says_of_integers_that_move_agrees_and_leads_to_the_causes() -> None:
+    model = model_of(
+        "g (int8[n,1,2,2] x) => (float[n,2,2,2] z) <float s = {0.0078125}, int8 o = {0}, int8[2,1,1,1] w = {3, -5}>"
+        " { t = Transpose<perm=[0,1,3,2]>(x) d = DequantizeLinear(t, s, o) v = DequantizeLinear(w, s, o)"
+        " c = Conv(d, v) q = QuantizeLinear(c, s, o) r = Transpose(q) z = DequantizeLinear(r, s, o) }"
+    )
+    codes = np.random.default_rng(3).integers(-128, 128, (6, 1, 2, 2)).astype(np.int8)
+    todo = "qdqtool insert --requantize --data"
+    result = lint(model, data=codes)
+    (note,) = (one for one in result.notes if one.startswith("causes of a loss are not looked for: "))
+    assert todo in note and "refuses" not in note and result.causes is None
+    moved = [one for one in result.findings if one.code == "Q003"]
+    assert {(one.severity, one.fix.startswith(todo)) for one in moved} == {("note", True)}
+    whole = InsertOptions(PlanOptions(float_heads="none"), requantize=True, keep_float=0)
+    floats = codes.astype(np.float32) * np.float32(0.0078125)
+    mended = insert(model, data=floats, options=whole).model
+    again = lint(mended, data=floats)
+    assert again.causes is not None and not [one for one in again.findings if one.code == "Q003"]
