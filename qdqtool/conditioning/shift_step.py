@@ -221,6 +221,11 @@ def _winning(work: Workspace, state: ClassState, wanted: Sequence[ScaleShift], h
     after = _corrected_losses(look(shifted, work.plan), scales, held)
     found = []
     for one in wanted:
+        left = [key for key in one.readers if key not in after]
+        if left:
+            why = f"with a shift {', '.join(left)} would stay in float"
+            work.left.update({shift.tensor: why for shift in one.shifts})
+            continue
         # A MatMul whose bias is an Add after it gives another signal once its input is shifted: the one before counts.
         noise = [sum(losses[key].rest / before[key].power for key in one.readers) for losses in (before, after)]
         decibel = _decibel(*noise)
