@@ -130,9 +130,12 @@ def reads_attention(site: MatchSite) -> bool:
 
 @constraint
 def reads_transposed_rows(site: MatchSite) -> bool:
-    """It does not read three axes straight from a Transpose."""
+    """It does not read three axes straight from a Transpose, or only one row of each."""
     index = weight_index(site.view, site.node)
-    maker = None if index is None else site.view.producer(site.node.inputs[1 - index])
+    read = "" if index is None else site.view.root(site.node.inputs[1 - index])
+    if known_shapes(site.view).get(read, (None, None))[-2:-1] == (1,):
+        return False
+    maker = site.view.producer(read)
     while maker is not None and maker.op == "Identity":
         maker = site.view.producer(maker.inputs[0])
     order = attribute(maker, "perm", ()) if maker is not None and maker.op == "Transpose" else ()

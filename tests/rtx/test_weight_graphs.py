@@ -27,6 +27,8 @@ def test_a_transpose_of_three_axes_before_the_product_keeps_the_weight_out_of_it
     moved = {name: GRAPHS[f"weights/int4-{name}"][sm]["bytes"] for name in ("transposed", "transposed-rows")}
     others = [GRAPHS[f"weights/int4-transposed-{name}-axes"][sm]["bytes"] for name in ("two", "four")]
     assert min(moved.values()) > 2 * max(others)  # the whole weight once more, in FP16, written and read
+    in_fp32 = [GRAPHS[f"weights/int4-transposed-{name}"][sm]["bytes"] for name in ("one-row", "fp32")]
+    assert 2 * in_fp32[0] < in_fp32[1]
 
 
 def test_nvfp4_is_built_for_sm120_alone_and_a_cast_before_its_blocks_is_a_layer() -> None:
@@ -72,6 +74,8 @@ def test_the_output_projection_of_an_attention_keeps_its_weight() -> None:
     assert [one.rule for one in behind.refusals] == ["attention-output-float"]
     transposed = plan(plain("weights/int4-transposed-fp32"), options)
     assert [one.rule for one in transposed.refusals] == ["transposed-rows-float"] and not transposed.points
+    one_row = plan(plain("weights/int4-transposed-one-row"), options)
+    assert [point.tensor for point in one_row.points] == ["w"], "the first product of a ViT of torchvision"
     made = insert(plain("weights/int4-fp32"), options=InsertOptions(options)).model
     assert [node.op_type for node in made.graph.node] == ["DequantizeLinear", "MatMul"]
 

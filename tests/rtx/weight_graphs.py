@@ -139,6 +139,7 @@ WEIGHTS = {
     "weights/int4-cast-scales": _model(_linear("float16"), scale="float"),
     "weights/int4-transposed": _model(_transposed("float16")),
     "weights/int4-transposed-rows": _model(_transposed("float16", "1, 0, 2", "64, 1, 256")),
+    "weights/int4-transposed-one-row": _model(_transposed("float", "1, 0, 2", "1, 64, 256", "64, 1, 256"), "float"),
     "weights/int4-transposed-two-axes": _model(_transposed("float16", "1, 0", "256, 64", "64, 256")),
     "weights/int4-transposed-four-axes": _model(_transposed("float16", "0, 2, 3, 1", "1, 256, 8, 8", "1, 8, 8, 256")),
     "weights/int4-transposed-fp32": _model(_transposed("float"), "float"),
