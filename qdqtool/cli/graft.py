@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _warn_of_loss(loss: OutputLoss, written: Path, args: argparse.Namespace) -> None:
     """Say that the model may lose much, as `insert` does, and how to measure it."""
-    first = f"calibration data say little of the task, so measure first, {measured_first(args, written, loss)}"
+    measure = measured_first(args, written, loss, had_pairs=args.requantize)
+    first = f"calibration data say little of the task, so measure first, {measure}"
     phrases = [*loss.warning("INT8"), first, f"for its likely cause: {likely_cause(args, written)}"]
     warn(f"{written}: {'; '.join(phrases)}", args, wrap=True)
 

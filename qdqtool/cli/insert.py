@@ -108,7 +108,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
     if result.output_loss is not None and not result.misses:
         best = "best with --labels" if result.output_loss.reads else "tensor by tensor"
         first = f"calibration data say little of the task, so measure first, {best}, "
-        first += measured_first(args, Path(str(result.model)), result.output_loss)
+        first += measured_first(args, Path(str(result.model)), result.output_loss, had_pairs=result.had_pairs)
         if args.format == "int8":
             first += (
                 f"; for its likely cause: {likely_cause(args, Path(str(result.model)), edited=bool(args.condition))}"
@@ -123,7 +123,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
     written = Path(str(result.model))
-    if (result.inserted.kept or result.requantized) and not result.conditioned:
+    if result.had_pairs and not result.conditioned:
         return "; ".join(peeled_first(args, written))
     alone = not result.plan.activations  # a format of weights
     less = result.output_loss.smaller() if result.output_loss is not None else 0.0
@@ -217,9 +217,9 @@ def _summary(result: InsertResult, args: argparse.Namespace) -> list[str]:
 
     lines, written = result.summary(), Path(str(result.model))
     if result.output_loss is not None and result.output_loss.hint():
-        lines.append(f"to measure it, {measured_first(args, written, result.output_loss)}")
+        lines.append(f"to measure it, {measured_first(args, written, result.output_loss, had_pairs=result.had_pairs)}")
         if args.format != MIXED:  # neither edited for one format nor trained
-            edited = bool(result.inserted.kept or result.requantized or result.conditioned)
+            edited = result.had_pairs or bool(result.conditioned)
             lines += lose_less(args, written, edited=edited, attends=bool(result.plan.attentions))
     if any(note.endswith(PEEL_FIRST) for note in result.notes):
         lines += peeled_first(args, written)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.cli.next_steps import data_words, held_out_words, known_preprocess_words, without_option, words_to_vary
+from qdqtool.cli.next_steps import data_words, finer_words, held_out_words, known_preprocess_words, without_option
 from qdqtool.command_lines import command, file_word, option, output_beside, peel_any, shell_line
 from qdqtool.target_options import emitted_kinds
 from qdqtool.trtversion import RELEASES, parse
@@ -22,15 +22,18 @@ _STEPS = "equalize,smooth"
 _KEEPS_OUTPUTS = frozenset({"equalize", "smooth", "shift"})  # steps that leave FP32 outputs as they are
 
 
-def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss) -> str:
-    """What was written beside the float model on other data: `evaluate`, or `compare` where nothing decodes."""
+def measured_first(args: argparse.Namespace, written: Path, loss: OutputLoss, *, had_pairs: bool) -> str:
+    """What was written beside the float model on other data: `evaluate`, or `compare` where nothing decodes.
+
+    A model that had pairs is no float model: the user has that.
+    """
     data = held_out_words(args)
-    before = "FP32.onnx" if args.requantize else file_word(args.model)
+    before = "FP32.onnx" if had_pairs else file_word(args.model)
     if loss.reads:
         line = command("evaluate", file_word(written), "--baseline", before, *data)
     else:
         line = command("compare", before, file_word(written), *data)
-    return f"with {f'your float model for {before}, ' if args.requantize else ''}{OTHERS}: {line}"
+    return f"with {f'your float model for {before}, ' if had_pairs else ''}{OTHERS}: {line}"
 
 
 def likely_cause(args: argparse.Namespace, written: Path, *, edited: bool = False) -> str:
@@ -109,6 +112,5 @@ def peeled_first(args: argparse.Namespace, written: Path) -> list[str]:
 
 
 def _same(args: argparse.Namespace) -> Sequence[str]:
-    """The user's words of insert without the file that is written, --condition and weights per tensor."""
-    words = without_option("--condition", words_to_vary(args))
-    return without_option("--weights", words) if args.weights == "per-tensor" else words
+    """The user's words of `insert` as `finer_words` has them, without --condition."""
+    return without_option("--condition", finer_words(args))

@@ -189,19 +189,22 @@ def after_amp(args: argparse.Namespace, result: AmpResult) -> list[str]:
 
 def conditioned_insert(args: argparse.Namespace, written: Path) -> str:
     """The same `insert`, with --condition auto, to a file beside the one that was written."""
-    return shell_line("qdqtool", *_finer(args), "--condition", "auto", *output_beside(written, "conditioned"))
+    return shell_line("qdqtool", *finer_words(args), "--condition", "auto", *output_beside(written, "conditioned"))
 
 
 def insert_with_more_float(args: argparse.Namespace, most: float, written: Path) -> str:
     """The same `insert`, with as much in float as a loss at the outputs of `most` takes, to a file of its own."""
-    kept = without_option("--keep-float", _finer(args))
+    kept = without_option("--keep-float", finer_words(args))
     return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}", *output_beside(written, "float"))
 
 
-def _finer(args: argparse.Namespace) -> list[str]:
-    """The user's words without the file that is written, and without weights per tensor, which lose most of all."""
-    words = words_to_vary(args)
-    return list(words if args.weights != "per-tensor" else without_option("--weights", words))
+def finer_words(args: argparse.Namespace) -> list[str]:
+    """The user's words of `insert` without the file that is written, and without what may be the cause of a loss.
+
+    That is weights per tensor, and one method for all ranges, in whose place `auto` chooses by tensor.
+    """
+    words = without_option("--method", words_to_vary(args))
+    return without_option("--weights", words) if args.weights == "per-tensor" else words
 
 
 def ranked_operators(args: argparse.Namespace) -> str:

@@ -24,7 +24,6 @@ from qdqtool.match.target_points import RULE as EVERY_TENSOR
 from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
-MISSING = "qdqtool insert --data places the missing pairs and keeps the scales of the others"
 _GRAFTED_DECODE = (
     "graft with --float-heads regression leaves it out; qdqtool lint --fix removes it from a model in FP32"
 )
@@ -93,7 +92,7 @@ def residual_add(context: LintContext) -> Iterator[CheckFault]:
             yield CheckFault(node.name, text, todo, fixable=True, severity=severity)
         elif fused is None and not other and group.start.key in context.int8_nodes and group.output in points:
             text = f"{node.op} has Q/DQ on neither input: {group.start.op} {group.start.name} writes float"
-            yield CheckFault(node.name, text, MISSING, severity=severity)
+            yield CheckFault(node.name, text, context.way_to_pairs, severity=severity)
 
 
 def residual_reads(context: LintContext) -> Iterator[tuple[Group, Use | None, bool]]:
@@ -247,12 +246,12 @@ def one_sided(context: LintContext) -> Iterator[CheckFault]:
         weight = pair is not None
         carriers = context.carriers(node.inputs[1 - index])
         if weight and carriers is None:
-            yield CheckFault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", MISSING)
+            yield CheckFault(node.name, f"{node.op} has an INT8 weight, but no Q/DQ on its input", context.way_to_pairs)
             continue
         zeros = [context.zero_point(pair) for pair in carriers or ()]
         eight = carriers is not None and not any(zero is not None and is_other_format(zero) for zero in zeros)
         if eight and not weight and node.key in context.planned and node.key not in heads:
-            yield CheckFault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", MISSING)
+            yield CheckFault(node.name, f"{node.op} reads INT8, but its weight has no Q/DQ", context.way_to_pairs)
 
 
 @check("Q019", "depthwise-silu", "error", trt=">=8.5,<9")
@@ -336,7 +335,9 @@ def missing_scale(context: LintContext) -> Iterator[CheckFault]:
             use = Use(context.view.producers[read.node], read.index)
             lacking = None if (read.node, read.index) in residual else _lacking(context, use)
             if lacking is not None:
-                yield CheckFault(point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", MISSING)
+                yield CheckFault(
+                    point.tensor, f"no Q/DQ where {lacking.op} {lacking.name} takes INT8", context.way_to_pairs
+                )
 
 
 def _lacking(context: LintContext, use: Use) -> Node | None:

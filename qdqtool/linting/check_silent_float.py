@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from qdqtool.graph.view import Node
-from qdqtool.linting.check_placement import MISSING
 from qdqtool.linting.checks import CheckFault, check
 from qdqtool.linting.finding import Severity
 from qdqtool.linting.lint_context import LintContext
@@ -155,4 +154,4 @@ def float_sibling(context: LintContext) -> Iterator[CheckFault]:
             sibling = next(siblings, None)
             if sibling is not None:
                 text = f"{node.op} reads {tensor} in float, {sibling.op} {sibling.name} in INT8"
-                yield CheckFault(node.name, text, MISSING, severity=severity_of(context))
+                yield CheckFault(node.name, text, context.way_to_pairs, severity=severity_of(context))

@@ -31,6 +31,7 @@ from qdqtool.match.plan import Plan, PlanOptions
 from qdqtool.match.planner import make_plan
 from qdqtool.match.rule_index import RuleIndex
 from qdqtool.passes.channel_selection import ChannelSelection, find_channel_selections, find_channel_slices
+from qdqtool.passes.integer_operators import has_loose_integers
 from qdqtool.passes.peel import peel_pairs
 from qdqtool.passes.pooled_resize import PooledResize, find_pooled_resizes
 from qdqtool.precision.assignment import stored_precision
@@ -114,6 +115,15 @@ class LintContext:
     def rules(self) -> RuleBook:
         """The rules of the target and version."""
         return load_rules(self.target, self.asked)
+
+    @cached_property
+    def way_to_pairs(self) -> str:
+        """How to get pairs that are missing; a model whose integers move outside of pairs is not taken as it is."""
+        if has_loose_integers(self.view):
+            return (
+                "qdqtool insert --requantize --data makes floats of the integers outside of pairs, and places all pairs"
+            )
+        return "qdqtool insert --data places the missing pairs and keeps the scales of the others"
 
     @cached_property
     def words(self) -> Words:

@@ -181,6 +181,11 @@ class InsertResult(Displayed, Generic[ModelT]):
     has_pairs: bool = True
     dla: DlaReport | None = None
 
+    @property
+    def had_pairs(self) -> bool:
+        """Whether the model that was given had Q/DQ, so that it is no float model."""
+        return bool(self.inserted.kept) or self.requantized
+
     def headline(self) -> str:
         """What was quantized, what stays in float, the loss at the outputs where it was measured."""
         phrases = [self.plan.headline()]

@@ -157,11 +157,18 @@ class ImproveResult(Displayed):
         return [f"{text}; it is kept only where nothing else is left" for text in found]
 
     def _not_shown(self) -> str:
-        """Why samples do not show that the loss is small enough."""
-        high = self.loss.interval.high
+        """Why samples do not show that the loss is small enough, and how many would, at the same loss."""
+        have, high = self.samples["report"], self.loss.interval.high
+        spread, room = high - self.loss.value, self.max_loss - max(self.loss.value, 0.0)
+        least = math.ceil(3 / self.max_loss) if self.max_loss > 0 else 0
+        known = math.isfinite(high) and room > 0
+        if known:  # an interval shrinks with the root of the samples
+            least = max(least, math.ceil(have * (spread / room) ** 2))
+            digits = 10 ** max(len(str(least)) - 2, 0)
+            least = math.ceil(least / digits) * digits
         most = "" if is_at_most(high, self.max_loss) or math.isnan(high) else f": it may be up to {high:.4f} (95 %)"
-        have, least = self.samples["report"], math.ceil(3 / self.max_loss) if self.max_loss > 0 else 0
-        return f"{counted(have, 'sample')} cannot show it{most}; {f'{least} or more' if have < least else 'more'} can"
+        more = f"at the same loss, about {least:,} can" if known and have < least else "more can"
+        return f"{counted(have, 'sample')} cannot show it{most}; {more}"
 
     def _unmeasured(self) -> list[str]:
         """What the figures do not say without labels: whether the task itself is done better or worse than before."""

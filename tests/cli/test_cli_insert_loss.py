@@ -81,7 +81,7 @@ def test_a_collapse_is_said_with_what_to_try(capsys: Capsys, folder: Path) -> No
     assert line.endswith(f" or --max-output-loss {LARGE_LOSS} in its place")
     words = ["--preprocess", "--batch", "--target", "--trt-version", "--keep-float", "--max-output-loss"]
     assert not set(words) & set(printed_command(said))
-    again = ["insert", folder / "m.onnx", "--data", folder / "d.npz", *ALL, "--limit", 3, "--condition", "auto"]
+    again = ["insert", folder / "m.onnx", "--data", folder / "d.npz", *ALL[:2], "--limit", 3, "--condition", "auto"]
     assert printed_command(said) == [*map(str, again), "-o", str(folder / "q.conditioned.onnx")]
     assert insert(capsys, folder, "-q", "-o", folder / "q.onnx") == CommandOutput(0, "", "")
 

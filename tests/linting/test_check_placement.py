@@ -230,6 +230,19 @@ def test_q013_one_side_of_a_convolution() -> None:
     assert finding.where == "c" and "no Q/DQ" in finding.message
 
 
+def test_q013_names_the_way_that_takes_integers_outside_of_pairs() -> None:
+    """The plain `insert` that was advised refuses them."""
+    body = f"{conv('c', 'x')} r = Relu(c) {pair('r')} {conv('a', 'r_dq', 'w2')}"
+    (whole,) = findings_of(classifier(body), "Q013")
+    assert whole.fix.startswith("qdqtool insert --data ")
+    moved = body.replace(
+        "r_dq = DequantizeLinear(r_dq_q,", "r_t = Transpose<perm=[0,1,2,3]>(r_dq_q) r_dq = DequantizeLinear(r_t,"
+    )
+    assert moved != body
+    (loose,) = [one for one in findings_of(classifier(moved), "Q013") if one.where == "c"]
+    assert loose.fix.startswith("qdqtool insert --requantize --data ")
+
+
 def test_q013_float_heads_and_what_accuracy_keeps_in_float() -> None:
     assert places_of(detector("y = Exp(d)"), "Q013") == []
     model = classifier(

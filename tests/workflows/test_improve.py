@@ -204,6 +204,7 @@ def test_what_samples_do_not_show_is_said_and_no_failure(
     assert any(
         "within --max-loss 0.1, but 48 samples cannot show it: it may be up to" in line for line in result.summary()
     )
+    assert any("at the same loss, about 450 can" in line for line in result.summary()), "9 times as many"
     assert result.to_json()["met"] is True and result.to_json()["shown"] is False
 
 
