@@ -47,7 +47,7 @@ from qdqtool.verbs.target_model import TargetModel, target_model
 def evaluate(
     model: ModelSource,
     data: Data,
-    labels: str | Path | Array | None = None,
+    labels: str | Path | Array | Sequence[int] | None = None,
     options: EvaluateOptions | None = None,
     data_options: DataOptions | None = None,
 ) -> Evaluation:
@@ -84,8 +84,8 @@ def evaluate(
     reading, said = apply_known(opened[0].name, data, data_options or DataOptions(), known)
     samples = open_samples(data, opened[0].inputs, reading)
     samples = replace(samples, notes=(*said, *samples.notes))
-    if isinstance(labels, np.ndarray):
-        samples, labels = with_classes(samples, array_classes("labels", HeldArray(labels))), None
+    if labels is not None and not isinstance(labels, str | Path):
+        samples, labels = with_classes(samples, array_classes("labels", HeldArray(np.asarray(labels)))), None
     if labels is None and samples.boxes and options.metric != "agreement":
         labels = str(samples.where)
     task = TaskOptions(

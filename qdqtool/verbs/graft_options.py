@@ -40,7 +40,7 @@ class GraftOptions:
     rest: Rest | None = option(
         None,
         "--rest",
-        "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
+        "float type of operators that are not INT8, written as Casts (default: fp16 with --trt-version 11 or later; "
         "else fp32)",
         choices=get_args(Rest),
     )

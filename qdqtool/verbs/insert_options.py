@@ -125,8 +125,8 @@ class InsertOptions:
     rest: Rest | None = option(
         None,
         "--rest",
-        "float type of operators that are not INT8, written as Casts (default: fp16 from --trt-version 11 on, "
-        "with data or scales; else fp32)",
+        "float type of operators that are not INT8, written as Casts (default: fp16 with --trt-version 11 or later "
+        "and with data or scales; else fp32)",
         choices=get_args(Rest),
     )
     dq_only: bool = option(

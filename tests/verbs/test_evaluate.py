@@ -84,6 +84,7 @@ def test_arrays_in_memory_are_judged_as_those_of_a_file(models: Path) -> None:
     wanted = evaluate(model, models / "digits8_test.npz", None, None, how)
     assert evaluate(model, samples, None, None, how) == wanted
     assert evaluate(model, samples["x"], samples["y"], None, how) == wanted
+    assert evaluate(model, samples["x"], samples["y"].tolist(), None, how) == wanted
     with pytest.raises(QdqError, match="hold 4 classes, the data has more samples"):
         evaluate(model, samples["x"], samples["y"][:4], None, how)
     with pytest.raises(QdqError, match="labels: has classes of float32"):
