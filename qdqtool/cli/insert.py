@@ -11,7 +11,13 @@ from qdqtool.amax.method_table import parse_method
 from qdqtool.cli.data import add_data_arguments, calibration_options_from, data_options_from, print_notes
 from qdqtool.cli.declared import add_options, options_from
 from qdqtool.cli.loss_steps import likely_cause, lose_less, measured_first, peeled_first
-from qdqtool.cli.next_steps import after_insert, conditioned_insert, insert_with_more_float, ranked_operators
+from qdqtool.cli.next_steps import (
+    after_insert,
+    conditioned_insert,
+    deployed_to_dla,
+    insert_with_more_float,
+    ranked_operators,
+)
 from qdqtool.cli.output import print_json, print_lines, warn, write_error
 from qdqtool.errors import QdqError, printable
 from qdqtool.match.options import KeepFloat, PlanOptions
@@ -130,9 +136,11 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     if alone and result.conditioned:
         return "try: a smaller --block"
     if not result.conditioned:
-        free = result.max_output_loss is None and args.keep_float is None and not alone
+        free = args.target != "dla" and result.max_output_loss is None and args.keep_float is None and not alone
         instead = f", or --max-output-loss {less:g} in its place" if free and less else ""
         return f"try: {conditioned_insert(args, written)}{instead}"
+    if args.target == "dla" and args.trt_version:
+        return f"try every way to this DLA, plain caches among them: {deployed_to_dla(args)}"
     if result.max_output_loss is None and less:
         return f"try: {insert_with_more_float(args, less, written)}"
     return f"try: {ranked_operators(args)}"

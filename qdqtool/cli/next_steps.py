@@ -198,6 +198,13 @@ def insert_with_more_float(args: argparse.Namespace, most: float, written: Path)
     return shell_line("qdqtool", *kept, "--max-output-loss", f"{most:g}", *output_beside(written, "float"))
 
 
+def deployed_to_dla(args: argparse.Namespace) -> str:
+    """`deploy` of the same model with the same data for the DLA of the version."""
+    words = [*option("--data", args.data), *_given(args, {"preprocess": None}), *option("--for", args.trt_version)]
+    words += ["--dla"]
+    return command("deploy", file_word(args.model), *words, *option("-o", f"{stem_of(args.model)}.deployed"))
+
+
 def finer_words(args: argparse.Namespace) -> list[str]:
     """The user's words of `insert` without the file that is written, and without what may be the cause of a loss.
 

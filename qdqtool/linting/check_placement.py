@@ -181,19 +181,25 @@ def quantized_decode(context: LintContext) -> Iterator[CheckFault]:
 
 
 def decode_reads(context: LintContext) -> Iterator[tuple[Head, Use, Pair]]:
-    """Every read through a pair after a regression or mixed head, where no weighted operator comes any more."""
+    """Every read of box values through a pair, after a regression or mixed head and where nothing weighted follows.
+
+    Constants of the decode are box values, too; what else an operator there reads, such as the image, is none.
+    """
     view = context.view
     ends = nodes_before_weights(view, lambda node: filter(None, node.inputs))
     ends |= {id(node) for node, _ in context.weighted}
     ends |= {id(node) for node in view.nodes if node.op in context.words.sizes}
-    met: set[int] = set()
+    met, values = set[int](), set[str]()
     for head in context.heads:
         if head.label in ("score", "last layer"):
             continue
-        for node in nodes_behind(view, [head.key], lambda node: [] if id(node) in ends else outputs_of(node), met):
+        found = nodes_behind(view, [head.key], lambda node: [] if id(node) in ends else outputs_of(node), met)
+        behind = list(found)
+        values.update((head.key, *(name for node in behind for name in node.outputs)))
+        for node in behind:
             for index, name in enumerate(node.inputs if id(node) not in ends else ()):
                 pair = context.pair_of.get(name)
-                if pair is not None:
+                if pair is not None and (pair.tensor in values or view.is_constant(pair.tensor)):
                     yield head, Use(node, index), pair
 
 

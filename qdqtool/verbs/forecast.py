@@ -284,6 +284,8 @@ def _device(text: str) -> Device:
 def fix_shapes(opened: Model, shapes: ShapeRanges) -> None:
     """Give inputs the best of their shapes; the shapes of computed tensors that the file holds are dropped.
 
+    A free batch stays free for one sample, as it counts as that.
+
     Raises:
         QdqError: no such input, or one whose fixed sides differ.
     """
@@ -296,8 +298,9 @@ def fix_shapes(opened: Model, shapes: ShapeRanges) -> None:
             known = ", ".join(inputs)
             text = "x".join(map(str, best))
             raise QdqError(f"--shapes {name}:{text}", f"does not fit the input {name!r}", f"inputs are {known}")
-        for dim, side in zip(dims, best, strict=True):
-            dim.dim_value = side
+        for axis, (dim, side) in enumerate(zip(dims, best, strict=True)):
+            if axis or side != 1:
+                dim.dim_value = side
     del graph.value_info[:]
     opened.changed()
 

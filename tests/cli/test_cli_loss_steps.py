@@ -117,3 +117,19 @@ def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Caps
     assert "--requantize" not in insert and insert[-2:] == ["-o", str(tmp_path / "ours.conditioned.onnx")]
     assert run(capsys, *peel, "-q").code == 0
     assert run(capsys, *insert, "-q").code == 0 and (tmp_path / "ours.conditioned.onnx").is_file()
+
+
+def test_where_edited_weights_do_not_help_a_dla_deploy_tries_every_way(capsys: Capsys, tmp_path: Path) -> None:
+    """Operators in float were advised for a trtexec that takes no names of layers."""
+    onnx.save(residual_net(4), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=collapsing_samples())
+    words = ("insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, "--target", "dla")
+    words += ("--trt-version", "jp4.6.1", "--condition", "correct", "-o", tmp_path / "q.onnx")
+    lines = run(capsys, *words).err.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if "try every way to this DLA" in line]
+    step = shlex.split(lines[-1])
+    assert step[:2] == ["qdqtool", "deploy"] and place < len(lines) - 1
+    assert step[2:] == [
+        *(f"{tmp_path}/m.onnx", "--data", f"{tmp_path}/d.npz"),
+        *("--for", "jp4.6.1", "--dla", "-o", f"{tmp_path}/m.deployed"),
+    ]

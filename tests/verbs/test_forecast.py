@@ -291,3 +291,13 @@ def test_kernels_that_the_compiler_built_are_those_that_were_predicted() -> None
     assert [row.kernels for row in predicted.rows] == pytest.approx([row.kernels for row in built.rows], abs=3)
     assert built.rows[0].milliseconds == pytest.approx(predicted.rows[0].milliseconds, rel=0.15)
     assert built.rows[1].megabytes > predicted.rows[1].megabytes
+
+
+def test_a_free_batch_is_not_called_fixed_where_shapes_are_given() -> None:
+    asked = ForecastOptions(("orin-nx:jp6.1",), formats=("int8",), shapes="x:1x256x8x8")
+    fixed, free = (
+        " ".join(forecast(convolutions(batch, side), asked).boards[0].changes)
+        for batch, side in (("1", "8"), ("n", "side"))
+    )
+    assert "the file has a fixed batch of 1" in fixed
+    assert "At batch 32" in free and "fixed batch" not in free
