@@ -32,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     lines = result.summary()
     if len(options.places) == 1 and NOT_KNOWN in result.notes and not options.shapes:
         words = [file_word(args.model), "--data", "DATA", *option("--for", options.places[0])]
-        lines.append(f"next, with your calibration data for DATA: {command('deploy', *words)}")
+        lines.append(
+            f"next, with your calibration data for DATA (images: add --preprocess): {command('deploy', *words)}"
+        )
     print_lines(lines, args, asked=True)
     return 0

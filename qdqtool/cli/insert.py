@@ -140,7 +140,7 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
         instead = f", or --max-output-loss {less:g} in its place" if free and less else ""
         return f"try: {conditioned_insert(args, written)}{instead}"
     if args.target == "dla" and args.trt_version:
-        return f"try every way to this DLA, plain caches among them: {deployed_to_dla(args)}"
+        return f"try every way to this DLA: {deployed_to_dla(args)}"
     if result.max_output_loss is None and less:
         return f"try: {insert_with_more_float(args, less, written)}"
     return f"try: {ranked_operators(args)}"

@@ -167,7 +167,9 @@ def after_graft(args: argparse.Namespace, result: GraftResult[Any]) -> list[str]
         )
     if starved:
         lines.append("--data calibrates the scales that the cache lacks")
-        lines.append(f"next, with your calibration data for DATA: {again(args, '--data', 'DATA')}")
+        lines.append(
+            f"next, with your calibration data for DATA (images: add --preprocess): {again(args, '--data', 'DATA')}"
+        )
     version = parse(args.trt_version) if args.trt_version else NEWEST
     if not args.trt_version:
         lines.append(_newest_is_meant(version.text))

@@ -259,8 +259,9 @@ def test_data_fill_what_an_old_cache_lacks(folder: Path, capsys: Capsys) -> None
     out, err = graft(capsys, folder, "-o", folder / "lacking.onnx")
     assert "have no scale" in out and "--data" in out
     assert "warning: 1 product builds" in err
-    step = next(line for line in out.splitlines() if line.startswith("next, with your calibration data for DATA: "))
-    done = run(capsys, *shlex.split(step.partition("DATA: ")[2].replace("DATA", str(folder / "d.npz")))[1:])
+    (step,) = (line for line in out.splitlines() if line.startswith("next, with your calibration data for DATA"))
+    assert "(images: add --preprocess)" in step
+    done = run(capsys, *shlex.split(step.partition("): ")[2].replace("DATA", str(folder / "d.npz")))[1:])
     assert done.code == 0 and "from data" in done.out
     graft(capsys, folder, "-o", folder / "lacking.onnx")
     out, err = graft(capsys, folder, "--data", folder / "d.npz", "-o", folder / "filled.onnx")

@@ -82,7 +82,7 @@ def test_warnings_of_a_step_follow_its_name_and_try_what_a_user_would_type(
     lines = said.err.splitlines()
     assert lines[0].startswith("qdqtool: run: step 1 of 1, q: qdqtool insert ") and lines[0].endswith(" --json")
     tried = next(line for before, line in itertools.pairwise(lines) if before.strip() == "try:")
-    assert "--json" not in tried and "--method percentile=60" in tried
+    assert "--json" not in tried and "--keep-float 0" in tried
     assert main([*shlex.split(tried)[1:], "-q"]) == 0, "it runs as it is printed"
 
 
