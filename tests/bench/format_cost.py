@@ -52,9 +52,7 @@ def seconds(model: Path, data: Path, options: list[str], folder: Path) -> float 
 
 PLAIN = """
 import sys, numpy, onnxruntime
-options = onnxruntime.SessionOptions()
-options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 data = numpy.load(sys.argv[2])
 for at in range(len(data[data.files[0]])):
     session.run(None, {name: data[name][at : at + 1] for name in data.files})

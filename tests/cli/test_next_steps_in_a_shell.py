@@ -127,8 +127,10 @@ def test_lint_explains_and_repairs(folder: Path) -> None:
 
 def test_a_loss_that_is_too_large_names_what_to_try(folder: Path) -> None:
     """Exit code 1 and a command that evens out channels first, with the user's own options."""
-    words = f"qdqtool insert {MODEL} {FEW} --max-output-loss 0.0000001 --method max"
-    done = subprocess.run(["sh", "-c", words], cwd=folder, capture_output=True, text=True, check=False)
+    words = f"qdqtool insert {MODEL} {FEW} --max-output-loss 0.0000001"
+    done = subprocess.run(
+        ["sh", "-c", f"{words} --method max"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     (step,) = _STEP.findall(done.stderr)
     assert step.startswith(f"{words} --condition auto".replace('"', "'"))
