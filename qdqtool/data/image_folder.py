@@ -131,6 +131,6 @@ def as_fed(where: object, values: npt.NDArray[np.float32], one: Input) -> Array:
         cast: Array = values.astype(one.dtype, copy=False)
     if one.dtype.kind != "f" and not np.array_equal(cast, values):
         reason = f"preprocessed, does not stay in {one.dtype}, which {one.name!r} takes"
-        pixels = "scale=1,mean=128" if one.dtype == np.int8 else "scale=1"
+        pixels = "scale=1,mean=128" if one.dtype.kind == "i" and one.dtype.itemsize == 1 else "scale=1"
         raise QdqError(where, reason, f"--preprocess {pixels} makes {one.dtype} of the pixels")
     return cast

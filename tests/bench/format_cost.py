@@ -6,7 +6,7 @@ ways in turn, on samples of noise; medians of their user CPU seconds. Exit code 
 times the default, FP8 more than 1.2 times INT8, or INT4 with its search more than 2 times.
 
 `--memory` writes a model of 2.6 GB and gives the peak memory of plain inference and of `insert --format int4` instead;
-exit code 1 where that takes more than 1.3 times as much.
+exit code 1 where that takes more than 1.3 times the lesser of what two levels of optimization take.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def seconds(model: Path, data: Path, options: list[str], folder: Path) -> float 
 
 PLAIN = """
 import sys, numpy, onnxruntime
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, sys.argv[3])
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 data = numpy.load(sys.argv[2])
 for at in range(len(data[data.files[0]])):
     session.run(None, {name: data[name][at : at + 1] for name in data.files})
@@ -74,11 +76,13 @@ def memory(samples: int) -> int:
         folder = Path(name)
         make_external(folder / "m.onnx")
         np.savez(folder / "data.npz", **noise(folder / "m.onnx", samples))
-        plain = peak("-c", PLAIN, str(folder / "m.onnx"), str(folder / "data.npz"))
+        files = str(folder / "m.onnx"), str(folder / "data.npz")
+        plain = {level: peak("-c", PLAIN, *files, level) for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")}
         words = ["insert", str(folder / "m.onnx"), "--data", str(folder / "data.npz"), "--format", "int4", *RTX]
         ours = peak("-m", "qdqtool", *words, "-o", str(folder / "out.onnx"), "-q")
-    print(f"plain inference {plain >> 20} MiB, INT4 {ours >> 20} MiB: {ours / plain:.3f} times, at most {MEMORY}")
-    return int(ours > MEMORY * plain)
+    for level, held in plain.items():
+        print(f"{level} {held >> 20} MiB, INT4 {ours >> 20} MiB: {ours / held:.3f} times, at most {MEMORY}")
+    return int(ours > MEMORY * min(plain.values()))
 
 
 def main() -> int:
