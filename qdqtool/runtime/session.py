@@ -9,6 +9,7 @@ onnxruntime copies the arrays that it is lent, and lays weights of products out 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qdqtool.graph.order import reads_of
 from qdqtool.graph.tensors import array_of, bytes_needed, is_external
 from qdqtool.runtime.array_file import FOLDER_ENTRY, ArrayFile, maps_files, place_of
 from qdqtool.runtime.installed import one_line
+from qdqtool.runtime.memory import large_pieces_mapped
 from qdqtool.runtime.providers import CPU, open_session, with_settings
 from qdqtool.runtime.shared_arena import ARENA
 
@@ -85,10 +87,13 @@ def start_session(
         options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not few_runs  # which grows by doubling
         if not options.enable_cpu_mem_arena:
             ARENA.join(runtime, options, providers)
-        if few_runs and sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES:
+        large = sum(array.nbytes for array in external_initializers.values()) > _LARGE_BYTES
+        if few_runs and large:
             options.add_session_config_entry("session.disable_prepacking", "1")
+            disabled = (*disabled, "NchwcTransformer")
         options.use_deterministic_compute = providers[0] != CPU  # the same order of sums in each run
-        return open_session(runtime, model.SerializeToString(), options, with_settings(providers), disabled)
+        with large_pieces_mapped() if large else nullcontext():
+            return open_session(runtime, model.SerializeToString(), options, with_settings(providers), disabled)
     except QdqError:
         raise
     except Exception as error:  # onnxruntime's exceptions share no base class but this

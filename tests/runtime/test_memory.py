@@ -7,20 +7,30 @@ import ctypes
 
 import pytest
 
-from qdqtool.runtime.memory import parts_within, release_freed_memory
+from qdqtool.runtime.memory import large_pieces_mapped, parts_within, release_freed_memory
 
 
 class Library:
-    """A C library with or without the call."""
+    """glibc, which notes what it is asked."""
 
-    def __init__(self, asked: list[int]) -> None:
+    def __init__(self, asked: list[object]) -> None:
         self.malloc_trim = asked.append
+        self.mallopt = lambda parameter, size: asked.append((parameter, size))
 
 
 def test_the_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    asked: list[object] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Library(asked))
     assert release_freed_memory() and asked == [0]
+
+
+def test_large_pieces_are_mapped_until_the_end_even_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library(asked))
+    with pytest.raises(KeyError), large_pieces_mapped():
+        assert asked == [(-3, 1 << 20)]
+        raise KeyError
+    assert asked[1:] == [(-3, 32 << 20), (-1, 64 << 20)]
 
 
 @pytest.mark.parametrize("fault", [AttributeError, OSError, TypeError])
@@ -30,6 +40,8 @@ def test_where_it_cannot_be_asked_nothing_happens(fault: type[Exception], monkey
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert not release_freed_memory()
+    with large_pieces_mapped():
+        pass
 
 
 def test_parts_fit_and_what_is_too_large_stands_alone() -> None:

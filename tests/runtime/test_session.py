@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -12,6 +14,7 @@ from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
 from qdqtool.runtime.installed import load_onnxruntime
+from qdqtool.runtime.providers import open_session
 from qdqtool.runtime.session import (
     copy_without,
     run_session,
@@ -57,11 +60,19 @@ def test_large_weights_of_sessions_for_few_samples_are_read_as_they_are(
     few_runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime runs the model")
+    left_out: list[object] = []
+
+    def opened(*given: Any) -> Any:
+        left_out.append(given[-1])
+        return open_session(*given)
+
     monkeypatch.setattr("qdqtool.runtime.session._LARGE_BYTES", 1024)
+    monkeypatch.setattr("qdqtool.runtime.session.open_session", opened)
     model = model_of("g (float[A,64] x) => (float[A,32] z) <float[64,32] w> { z = MatMul(x, w) }")
     parts = (*strip_weights(Model(model), model.graph.node), ["z"])
     options = session_options(runtime, "ORT_ENABLE_ALL")
     session = start_session(runtime, parts, options, ["CPUExecutionProvider"], "m.onnx", few_runs=few_runs)
+    assert left_out == [("NchwcTransformer",) if few_runs else ()]
     key = "session.disable_prepacking"
     if few_runs:
         assert options.get_session_config_entry(key) == "1"
