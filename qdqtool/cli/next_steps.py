@@ -273,18 +273,18 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     data where they hold no labels.
     """
     if not result.in_float:
-        return [*([] if args.eval_data else [_judging(args, result)]), *_tuned_build(args, result.model)]
+        lines = [] if args.eval_data else [_judging(args, result)]
+        if not result.was_plain:
+            same = "as you build the Q/DQ model that was trained; no file says for which TensorRT it is"
+            return [*lines, f"build {file_word(result.model)} {same}"]
+        lines.append(
+            f"the next step is for a GPU and TensorRT {NEWEST.text}, the newest; with 8 to 10 add --int8 --fp16"
+        )
+        typed, shapes = _read_file(result.model)
+        return [*lines, *_qdq_build(args, result.model, NEWEST, target="gpu", typed=typed, shapes=shapes)]
     if args.label or args.labels or args.loss:
         return ["for INT8 next: qdqtool insert, with --data to calibrate on"]
     return [next_line(command("insert", file_word(result.model), *data_words(args)))]
-
-
-def _tuned_build(args: argparse.Namespace, model: Path) -> list[str]:
-    """Build a trained Q/DQ file, which does not say for which TensorRT it is."""
-    typed, shapes = _read_file(model)
-    older = "with 9 and 10 add --stronglyTyped" if typed else "with 8 to 10 add --int8 --fp16"
-    said = f"the next step is for a GPU and TensorRT {NEWEST.text}, the newest; {older}"
-    return [said, *_qdq_build(args, model, NEWEST, target="gpu", typed=typed, shapes=shapes)]
 
 
 def _judging(args: argparse.Namespace, result: FinetuneResult[Any]) -> str:

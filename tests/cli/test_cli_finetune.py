@@ -45,10 +45,10 @@ def test_it_says_what_it_did(placed: Path, capsys: pytest.CaptureFixture[str]) -
     assert lines[1].startswith("6 of 6 steps, ")
     assert lines[2].startswith("held-out loss: ")
     assert any(line.startswith("  y: ") and line.endswith(" dB") for line in lines)
-    assert lines[-4] == f"wrote {placed.with_name('q.finetuned.onnx')}"
+    assert lines[-3] == f"wrote {placed.with_name('q.finetuned.onnx')}"
     tuned = placed.with_name("q.finetuned.onnx")
-    assert lines[-1].startswith(f"next: trtexec --onnx={tuned} ")
-    assert lines[-3].endswith(f": qdqtool evaluate {tuned} --baseline FP32.onnx --data TEST --labels LABELS")
+    assert lines[-1].startswith(f"build {tuned} as you build the Q/DQ model that was trained")
+    assert lines[-2].endswith(f": qdqtool evaluate {tuned} --baseline FP32.onnx --data TEST --labels LABELS")
     after = contents(placed.parent)
     assert {name: after[name] for name in before} == before
     assert set(after) - set(before) == {"q.finetuned.onnx"}
