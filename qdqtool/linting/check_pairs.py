@@ -114,7 +114,7 @@ def asymmetric(context: LintContext) -> Iterator[CheckFault]:
             shown = (
                 f"{int(zero.reshape(-1)[0])}" if zero.size == 1 else f"up to {int(np.abs(zero.astype(np.int64)).max())}"
             )
-            yield CheckFault(pair.tensor, f"asymmetric: its zero point is {shown}, TensorRT takes 0 only", _AGAIN)
+            yield CheckFault(pair.tensor, f"asymmetric: its zero point is {shown}, TensorRT takes 0 only", _SYMMETRIC)
 
 
 @check("Q005", "not-int8", "error")
@@ -140,7 +140,7 @@ def not_int8(context: LintContext) -> Iterator[CheckFault]:
         if is_other_format(zero) or zero.dtype == INT8.dtype or (zero.dtype == np.int32 and _is_bias(context, pair)):
             continue
         shifted = zero.dtype == np.uint8 and bool(np.all(zero == 128)) and _may_be_shifted(pair)
-        todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _AGAIN
+        todo = "qdqtool lint --fix writes the same numbers as int8" if shifted else _SYMMETRIC
         text = f"quantized to {zero.dtype}, TensorRT takes int8{_silently(pair, zero)}"
         yield CheckFault(pair.tensor, text, todo, shifted)
 
