@@ -24,12 +24,14 @@ from qdqtool.match.target_points import RULE as EVERY_TENSOR
 from qdqtool.rtxversion import RTX_TARGET
 
 _REMOVE = "qdqtool lint --fix removes the pair"
+_PLACE_ANEW = "qdqtool insert --requantize with --data places all pairs anew; lint --fix leaves outputs as they are"
 _GRAFTED_DECODE = (
     "graft with --float-heads regression leaves it out; qdqtool lint --fix removes it from a model in FP32"
 )
 _FLOAT_HEAD = "qdqtool lint --fix leaves it in float; qdqtool insert does so, too"
 _GRAFTED_HEAD = "qdqtool lint --fix leaves it in float; graft with --float-heads regression does so, too"
 _HALF_HEAD = "insert and graft leave it in FP16 with --float-heads regression; lint --fix leaves it in FP32"
+_WEIGHT_HEAD = "qdqtool insert on the FP32 model leaves it in float"
 _CACHED_HEAD = "to compare: graft with --float-heads regression, then evaluate both"
 
 
@@ -51,7 +53,8 @@ def split_fusion(context: LintContext) -> Iterator[CheckFault]:
         if _is_for_dla(pair):
             continue
         text = f"a Q/DQ pair between {group.start.op} {group.start.name} and the {use.node.op} that fuses with it"
-        yield CheckFault(pair.tensor, text, _REMOVE, fixable=not context.view.is_output(pair.dequantize.outputs[0]))
+        given = context.view.is_output(pair.dequantize.outputs[0])
+        yield CheckFault(pair.tensor, text, _PLACE_ANEW if given else _REMOVE, fixable=not given)
 
 
 def _is_for_dla(pair: Pair) -> bool:
@@ -227,12 +230,9 @@ def quantized_head(context: LintContext) -> Iterator[CheckFault]:
                 yield CheckFault(head.name, text, _CACHED_HEAD, severity="note")
                 continue
             grafted = any(is_cached(one) for held in context.activation_pairs.values() for one in held)
-            yield CheckFault(
-                head.name,
-                text,
-                _HALF_HEAD if context.reads_types else _GRAFTED_HEAD if grafted else _FLOAT_HEAD,
-                fixable=pair is not None and pair.quantize is not None,
-            )
+            fixable = pair is not None and pair.quantize is not None
+            todo = _HALF_HEAD if context.reads_types else _GRAFTED_HEAD if grafted else _FLOAT_HEAD
+            yield CheckFault(head.name, text, todo if fixable else _WEIGHT_HEAD, fixable=fixable)
 
 
 @check("Q013", "one-sided", "warning")
@@ -300,7 +300,7 @@ def idle_pair(context: LintContext) -> Iterator[CheckFault]:
         if given or not direct or any((id(use.node), use.index) not in reported for use in direct):
             who = ", ".join(dict.fromkeys(f"{use.node.op} {use.node.name}" for use in consumers[:3]))
             text = f"no INT8 operator reads its pair{f', only {who}' if who else ''}"
-            yield CheckFault(name, text, _REMOVE, fixable=not given)
+            yield CheckFault(name, text, _PLACE_ANEW if given else _REMOVE, fixable=not given)
 
 
 def idle_pairs(context: LintContext) -> Iterator[tuple[str, Pair, list[Use]]]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -253,3 +255,16 @@ def test_what_insert_makes_needs_no_repair() -> None:
     made = verbs.insert(plain).model
     result = repaired(made, "all")
     assert result.model.SerializeToString() == made.SerializeToString() and result.fixed == ()
+
+
+def test_what_a_finding_says_that_lint_fix_does_can_be_fixed(shared: Path) -> None:
+    files = sorted((*(shared / "corpus" / "qdq").glob("*.onnx"), *(shared / "formats").rglob("*.onnx")))
+    assert files
+    for file in files:
+        for target in ("gpu", "dla", "rtx"):
+            try:
+                found = lint(file, LintOptions(target=target)).findings
+            except QdqError:
+                continue  # a file that no verb takes
+            broken = [one.code for one in found if one.fix.startswith("qdqtool lint --fix") and not one.fixable]
+            assert not broken, (file.name, target, broken)
