@@ -365,7 +365,7 @@ def _cost_and_loss(one: _Measured) -> str:
 def _why_held(kept: _Measured, other: _Measured) -> str:
     """Why it goes before another one, whose build may stop."""
     best = _what_is_best(kept, other)
-    return f"a DLA core holds its subgraphs, and those of {other.name}, {best}, it does not: its build may stop"
+    return f"{other.name}, {best}, has more subgraphs than a DLA core holds: its build may stop"
 
 
 def _why_no_int8(best: _Measured | None, kinds: str, most: float | None, samples: int | None) -> str:

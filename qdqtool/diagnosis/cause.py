@@ -101,7 +101,8 @@ class Cause(Displayed):
         before = []
         if source is None and ("condition" in self.remedy.options or self.name == "FP16 overflow"):
             source = f"{stem}.plain.onnx"
-            before = [["peel", model, "--target", "gpu", "--trt-version", WITH_CACHES, "-o", source]]
+            files = ["-o", source, "--cache", f"{stem}.cache"]
+            before = [["peel", model, "--target", "gpu", "--trt-version", WITH_CACHES, *files]]
         if source is None:  # --requantize keeps the types that are in the file
             options = {name: value for name, value in self.remedy.options.items() if name != "rest"}
             given, words = [model, "--requantize"], _words(options)
