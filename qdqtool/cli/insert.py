@@ -127,7 +127,7 @@ def _judge_loss(result: InsertResult, args: argparse.Namespace) -> int:
 
 
 def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
-    """What is left to try: even out the channels; keep more in float; see which operators are to blame."""
+    """What is left to try: even out the channels; keep more in float, or train; see which operators are to blame."""
     written = Path(str(result.model))
     if result.had_pairs and not result.conditioned:
         return "; ".join(peeled_first(args, written))
@@ -143,6 +143,10 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
         return f"try every way to this DLA: {deployed_to_dla(args)}"
     if result.max_output_loss is None and less:
         return f"try: {insert_with_more_float(args, less, written)}"
+    if result.search is not None and not result.search.reasons:  # no operator in float lowers the loss
+        trained = lose_less(args, written, edited=True)
+        if trained:
+            return "; ".join(trained)
     return f"try: {ranked_operators(args)}"
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from qdqtool.cli.next_steps import insert_with_more_float
 from qdqtool.measuring.output_loss import LARGE_LOSS
+from qdqtool.measuring.search_result import SearchResult
 from tests.cli.command import CommandOutput, run, write_net
 from tests.collapsing_nets import headed_net, residual_net, samples
 from tests.graphs import model_of
 
 Capsys = pytest.CaptureFixture[str]
+MonkeyPatch = pytest.MonkeyPatch
 ALL = ("--float-heads", "none", "--method", "max")
 
 
@@ -219,3 +221,15 @@ def test_a_point_that_moves_to_a_tensor_without_a_scale_is_no_error(
     assert said.code == 0 and "left in float: " in said.out
     again = run(capsys, "insert", tmp_path / "q.onnx", "-o", tmp_path / "again.onnx")
     assert again.code == 0
+
+
+def test_where_no_operator_in_float_helps_training_is_left(
+    capsys: Capsys, folder: Path, monkeypatch: MonkeyPatch
+) -> None:
+    """With edited weights and a limit of the user's own: `sensitivity` would find nothing either."""
+    found = SearchResult(steps=(), before=0.4, operators=15)
+    monkeypatch.setattr("qdqtool.conditioning.before_insert.choose_kept", lambda *_: found)
+    said = insert(capsys, folder, "--condition", "auto", "--max-output-loss", "1e-09", "-o", folder / "q.onnx")
+    line = warning(said, "is not met: ")
+    assert said.code == 1 and "nothing was found to keep in float" in line
+    assert "then: qdqtool finetune " in line and "try:" not in line, line.split("try:")
