@@ -205,6 +205,8 @@ def ranges(found: Evidence) -> Iterator[Suspect]:
         return
     said, seen = _said_of_preprocessing(found), _other_input(found)
     off = sorted((one for one in tensors.values() if one.drop >= _DROP and one.sqnr < _POOR), key=lambda one: -one.drop)
+    if found.context.number_format == FP8.name and not (off or said or seen):
+        return  # steps of FP8 are relative: what a range that is a little off wins or costs is chance
     if said:  # which sets the range of an input
         off = [one for one in off if one.name not in found.plain.view.inputs]
     few = off if len(off) <= _FEW else []
