@@ -257,6 +257,7 @@ def test_what_insert_makes_needs_no_repair() -> None:
     assert result.model.SerializeToString() == made.SerializeToString() and result.fixed == ()
 
 
+@pytest.mark.slow
 def test_what_a_finding_says_that_lint_fix_does_can_be_fixed(shared: Path) -> None:
     files = sorted((*(shared / "corpus" / "qdq").glob("*.onnx"), *(shared / "formats").rglob("*.onnx")))
     assert files
