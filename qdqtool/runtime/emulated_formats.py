@@ -29,6 +29,8 @@ _FIRST_IR = 8  # that has local functions
 _BIAS = 127  # of an E8M0 scale: code 127 is 1; 255 is no number
 
 _Attributes = Mapping[str, Any]
+# Of the attributes that are read here, those that are no integer. A file may say another type, which is left alone.
+_TYPES = {"block_shape": onnx.AttributeProto.INTS, "scale": onnx.AttributeProto.FLOAT}
 
 # The values of E2M1 lie 0.5 apart up to 2, 1 up to 4, 2 up to 6.
 _FP4_CODES = f"""
@@ -70,9 +72,10 @@ def _emulated(model: Model) -> Model:
         return model
     made, bodies = model.copy(), dict[str, str]()
     for node in made.graph.node:
-        has = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        given = (one for one in node.attribute if one.type == _TYPES.get(one.name, onnx.AttributeProto.INT))
+        has = {one.name: helper.get_attribute_value(one) for one in given}
         quantizes = node.domain == "" and node.op_type == QUANTIZE and _is_fp4(node, has, held)
-        if (node.op_type == "Cast" and has["to"] == NVFP4.element_type) or (
+        if (node.op_type == "Cast" and has.get("to") == NVFP4.element_type) or (
             quantizes and not _in_one_scale(node, held)
         ):
             return model  # a rounding to FP4 that is not known here

@@ -210,3 +210,17 @@ def test_every_graph_runs_or_is_refused_with_its_operator(shared: Path) -> None:
             assert all(np.isfinite(array.astype(np.float32)).all() for array in found.values()), path.name
     assert refused.keys() == REFUSED.keys()
     assert all(REFUSED[name] in text for name, text in refused.items())
+
+
+def test_an_attribute_of_another_type_is_left_alone() -> None:
+    """A file may say that an axis is a list; the operator then has its default axis."""
+    x = to_front(hard_numbers(0.25), 1)
+    nodes = [
+        helper.make_node("TRT_FP4DynamicQuantize", ["x", "s"], ["q", "e"], domain="trt", axis=1, block_size=16),
+        helper.make_node("Cast", ["q"], ["codes"], to=1),
+    ]
+    model = graph_of(nodes, x, ["codes"], {"s": np.array(0.0125, np.float32)})
+    expected = run(model, x)["codes"]
+    (axis,) = (one for one in model.graph.node[0].attribute if one.name == "axis")
+    axis.type = onnx.AttributeProto.INTS
+    assert run(model, x)["codes"].tobytes() == expected.tobytes()

@@ -40,7 +40,7 @@ def recognize(seen: HeadOutputs) -> RecognizedHead | str:
 
 def _is_decoded(output: Array) -> bool:
     far = np.abs(output[..., :2]).max(-1) > _FARTHEST
-    return bool(far.mean() > 0.5 and (output[..., 2:4] > 0).mean() > 0.9)
+    return bool(far.size and far.mean() > 0.5 and (output[..., 2:4] > 0).mean() > 0.9)
 
 
 def _candidates(outputs: Mapping[str, Array], size: Size, *, name: str, decoded: bool) -> Candidates:

@@ -12,6 +12,7 @@ import pytest
 from qdqtool.errors import QdqError
 from qdqtool.evaluation.decode.auto_detect import FAMILIES, find_decoder
 from qdqtool.evaluation.decode.head import HeadDecoder, HeadOutputs
+from qdqtool.evaluation.decode.yolox import _is_decoded
 from qdqtool.evaluation.decode_options import Selection
 from tests.evaluation.decode import head_makers as make
 from tests.evaluation.decode import query_makers as queries
@@ -278,3 +279,8 @@ def test_values_without_end_are_decoded_without_a_word(case: str, value: float) 
     with np.errstate(all="raise"):
         found = decoder(wild, [identity(SIZE)] * count)
     assert len(found) == count
+
+
+@pytest.mark.filterwarnings("error")
+def test_yolox_outputs_without_samples_are_not_decoded() -> None:
+    assert not _is_decoded(np.zeros((0, 84, 7), np.float32))
