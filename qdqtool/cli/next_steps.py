@@ -275,8 +275,8 @@ def after_finetune(args: argparse.Namespace, result: FinetuneResult[Any]) -> lis
     if not result.in_float:
         lines = [] if args.eval_data else [_judging(args, result)]
         if not result.was_plain:
-            same = "as you build the Q/DQ model that was trained; no file says for which TensorRT it is"
-            return [*lines, f"build {file_word(result.model)} {same}"]
+            as_before = "with the command for the model before training: a Q/DQ file does not name its target"
+            return [*lines, f"build {file_word(result.model)} {as_before}"]
         lines.append(
             f"the next step is for a GPU and TensorRT {NEWEST.text}, the newest; with 8 to 10 add --int8 --fp16"
         )

@@ -56,15 +56,15 @@ def large_pieces_mapped() -> Iterator[None]:
     A session that starts holds weights twice while it lays them out anew. In glibc's heap the first copies leave holes
     that stay: a start with 2.6 GB of weights took 2.7 or 3.4 GB, by what was freed before.
     """
-    settle = _of_c_library("mallopt")
-    if settle is not None:
-        settle(_MAP_FROM, 1 << 20)
+    set_parameter = _of_c_library("mallopt")
+    if set_parameter is not None:
+        set_parameter(_MAP_FROM, 1 << 20)
     try:
         yield
     finally:
-        if settle is not None:
-            settle(_MAP_FROM, 32 << 20)
-            settle(_KEEP_FREE, 64 << 20)
+        if set_parameter is not None:
+            set_parameter(_MAP_FROM, 32 << 20)
+            set_parameter(_KEEP_FREE, 64 << 20)
 
 
 def _of_c_library(name: str) -> Any:

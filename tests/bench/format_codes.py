@@ -29,7 +29,7 @@ def in_float(tensor: onnx.TensorProto) -> Any:
 
 
 def beside(source: Path, written: Path, name: str) -> tuple[int, int, int]:
-    """How many weights a file has in a format, and of how many scales and codes are modelopt's; runs where that is."""
+    """Count a file's weights in a format, and those whose scales, and whose codes, equal modelopt's."""
     import ml_dtypes
     from modelopt.onnx.quantization import int4, quant_utils
 
@@ -42,7 +42,7 @@ def beside(source: Path, written: Path, name: str) -> tuple[int, int, int]:
     for node in graph.node:
         if node.op_type != "DequantizeLinear" or stored.get(node.input[0], onnx.TensorProto()).data_type != kind:
             continue
-        # A code is named by its weight and an ending.
+        # The name of a tensor of codes begins with that of its weight.
         plain = max((one for one in floats if node.input[0].startswith(one)), key=len)
         weight, ours = in_float(floats[plain]), in_float(stored[node.input[0]])
         settings = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}

@@ -47,7 +47,7 @@ def test_it_says_what_it_did(placed: Path, capsys: pytest.CaptureFixture[str]) -
     assert any(line.startswith("  y: ") and line.endswith(" dB") for line in lines)
     assert lines[-3] == f"wrote {placed.with_name('q.finetuned.onnx')}"
     tuned = placed.with_name("q.finetuned.onnx")
-    assert lines[-1].startswith(f"build {tuned} as you build the Q/DQ model that was trained")
+    assert lines[-1].startswith(f"build {tuned} with the command for the model before training")
     assert lines[-2].endswith(f": qdqtool evaluate {tuned} --baseline FP32.onnx --data TEST --labels LABELS")
     after = contents(placed.parent)
     assert {name: after[name] for name in before} == before

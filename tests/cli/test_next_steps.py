@@ -229,7 +229,7 @@ def test_finetune_of_pairs_is_followed_by_what_judges_and_builds_it(
     if result.was_plain:
         assert build[-1] == "next: trtexec --onnx=t.onnx --saveEngine=t.engine" and "--int8 --fp16" in build[0]
     else:  # no file says whether it is for a GPU, a DLA or TensorRT for RTX
-        assert len(build) == 1 and build[0].startswith("build t.onnx as you build the Q/DQ model")
+        assert len(build) == 1 and build[0].startswith("build t.onnx with the command for the model before")
     assert after_finetune(argparse.Namespace(eval_data="e", words=[]), result) == build
 
 
