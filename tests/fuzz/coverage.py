@@ -3,16 +3,23 @@
 
     pip install atheris
     python -m tests.fuzz.coverage HARNESS FOLDER [options of libFuzzer, such as -max_total_time=300]
+    python -m tests.fuzz.coverage until-quiet FOLDER [MINUTES [HARNESS ...]]
 
 FOLDER/HARNESS keeps the inputs that reached new code; it begins with files of the mutation run, which FOLDER/seeds has.
+`until-quiet` runs the harnesses (all) side by side, each until MINUTES (30) bring no new edge; a row tells of each.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,10 +126,64 @@ def write_seeds(harness: Harness, seeds: Path, folder: Path) -> int:
     return len(list(folder.iterdir()))
 
 
+class Watched:
+    """A harness that runs in a process of its own until it finds no new edge for a while, or a fault."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.runs, self.edges, self.first = name, 0, 0, 0
+        self.begun = self.grown = time.monotonic()
+        words = [sys.executable, "-m", "tests.fuzz.coverage", name, str(folder), f"-artifact_prefix={folder}/{name}-"]
+        self.child = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.said: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        for line in self.child.stderr or ():
+            self.said = [*self.said[-30:], line]
+            if found := re.match(r"#(\d+)\s.*cov: (\d+)", line):
+                self.runs = int(found[1])
+                if int(found[2]) > self.edges:
+                    self.edges, self.grown = int(found[2]), time.monotonic()
+                    self.first = self.first or self.edges
+
+    def row(self) -> str:
+        """End it; what it did, as a row of a table, and behind the table what it said of a fault."""
+        fault = self.child.poll() is not None
+        if not fault:
+            self.child.send_signal(signal.SIGINT)
+        usage = os.wait4(self.child.pid, 0)[2] if not fault else None
+        self.reader.join()
+        now, spent = time.monotonic(), f"{(usage.ru_utime + usage.ru_stime) / 60:.1f}" if usage else "-"
+        cells = [f"{(now - self.begun) / 60:.0f}", spent, f"{self.runs:,}", self.first, self.edges]
+        found = "".join(["a fault\n", *self.said]) if fault else "none"
+        return f"| {self.name} | {' | '.join(map(str, cells))} | {(now - self.grown) / 60:.0f} | {found} |"
+
+
+def until_quiet(folder: Path, minutes: float, names: list[str]) -> None:
+    """Run harnesses side by side until none finds a new edge for this long, and print what each did."""
+    write_seeds(HARNESSES["cache"], folder / "seeds", folder / "cache")  # the seeds of all, once
+    left = [Watched(name, folder) for name in names]
+    print(
+        "| harness | minutes | CPU minutes | runs | edges of the seeds | edges | minutes without a new one | faults |"
+    )
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    while left:
+        time.sleep(1)
+        for one in list(left):
+            if one.child.poll() is not None or time.monotonic() - one.grown > 60 * minutes:
+                left.remove(one)
+                print(one.row(), flush=True)
+
+
 def main() -> None:
     """Fuzz until an option of libFuzzer ends it, or a fault is found."""
-    if len(sys.argv) < 3 or sys.argv[1] not in HARNESSES:
-        sys.exit(f"usage: python -m tests.fuzz.coverage {'|'.join(HARNESSES)} FOLDER [options]")
+    if len(sys.argv) < 3 or sys.argv[1] not in {*HARNESSES, "until-quiet"}:
+        sys.exit(f"usage: python -m tests.fuzz.coverage until-quiet|{'|'.join(HARNESSES)} FOLDER [options]")
+    if sys.argv[1] == "until-quiet":
+        minutes, *names = sys.argv[3:] or ["30"]
+        until_quiet(Path(sys.argv[2]).resolve(), float(minutes), names or list(HARNESSES))
+        return
     harness, folder = HARNESSES[sys.argv[1]], Path(sys.argv[2]).resolve()
     corpus = folder / sys.argv[1]
     print(f"{write_seeds(harness, folder / 'seeds', corpus)} seeds", file=sys.stderr)

@@ -15,7 +15,7 @@ from qdqtool.passes.activation import restore_activations
 from qdqtool.passes.peel import peel_pairs
 from tests.graphs import model_of
 
-W = "float[4,4,1,1] w, float s = {0.25}, float six = {0.023529412}, uint8 u = {0}, int8 i = {-128}, uint8 m = {100}, int8 o = {0}"
+W = "float[4,4,1,1] w, float[1,4,2,2] s4 = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}, float s = {0.25}, float six = {0.023529412}, uint8 u = {0}, int8 i = {-128}, uint8 m = {100}, int8 o = {0}"
 
 
 def model(body: str, opset: int = 17) -> onnx.ModelProto:
@@ -50,8 +50,20 @@ def test_clip_of_six_is_relu_before_its_bounds_were_inputs() -> None:
         f"c = Sigmoid(x) p = MaxPool<kernel_shape=[1,1]>(c) {pair('p')} z = Conv(pd, w)",
         f"c = Conv(x, w) {pair('c', 'm')} z = Conv(cd, w)",
         f"c = Conv(x, w) {pair('c', 'o')} z = Conv(cd, w)",
+        f"c = Clip(x, s, six) {pair('c')} z = Conv(cd, w)",
+        f"r = Relu(x) p = Concat<axis=1>(r, r) {pair('p')} z = Relu(pd)",
+        f"r = Relu(x) p = Concat<axis=1>(r, s4) {pair('p')} z = Relu(pd)",
     ],
-    ids=["input", "Relu is there", "no sign through a pool", "a range on both sides", "symmetric"],
+    ids=[
+        "input",
+        "Relu is there",
+        "no sign through a pool",
+        "a range on both sides",
+        "symmetric",
+        "cut above zero",
+        "one tensor twice",
+        "a positive constant",
+    ],
 )
 def test_none_where_nothing_would_be_lost(body: str) -> None:
     made = model(body)

@@ -183,3 +183,19 @@ def test_a_weight_with_a_zero_point_keeps_its_values() -> None:
 def test_channels_of_one_scale_for_the_whole_weight_are_counted(scale: list[float], coarse: int) -> None:
     done, _ = baked(model_with(LEVELS * STEPS[:, None] * 0.9, np.asarray(scale, np.float32)), write=False)
     assert done.coarse == coarse and done.agreeing + done.nearest == 3
+
+
+@pytest.mark.parametrize(
+    ("behind", "unread"),
+    [
+        ("t = Identity(wd)", {}),
+        ("t = Reshape(wd, sizes)", {"w": "it reaches t through an operator that moves its channels"}),
+    ],
+    ids=["Identity", "Reshape"],
+)
+def test_channels_are_followed_through_what_keeps_them_alone(behind: str, unread: dict[str, str]) -> None:
+    model = model_with(LEVELS * STEPS[:, None])
+    del model.graph.node[-1]
+    model.graph.node.extend(model_of(f"g (float[N] x) => (float[N] z) {{ {behind} z = Conv(xd, t) }}").graph.node)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([3, 4, 1, 1]), "sizes"))
+    assert baked(model)[0].unread == unread

@@ -56,6 +56,11 @@ OTHERS = {
     "free batch": WHOLE.replace("float[1,8,6,6] x", "float[N,8,6,6] x"),
     "other reader": UNIT.replace("f = Gather<axis=0>(d, one)", "s = Relu(d) f = Gather<axis=0>(s, one)"),
     "halves": WHOLE.replace("float[1,8,6,6] x", "float16[1,8,6,6] x").replace("float[8,8,1,1] w", "float16[8,8,1,1] w"),
+    "given out": WHOLE.replace("float[1,8,6,6] y)", "float[1,8,6,6] y, float[1,2,4,6,6] a)"),
+    "computed index": UNIT.replace("float[1,8,6,6] x)", "float[1,8,6,6] x, int64 at)").replace("d, zero", "d, at"),
+    "index out of range": UNIT.replace("int64 zero = {0}", "int64 zero = {2}"),
+    "another axis": UNIT.replace("Gather<axis=0>(d, one)", "Gather<axis=1>(d, one)"),
+    "two batches": WHOLE.replace("four = {1, 8, 6, 6}", "four = {2, 4, 6, 6}").replace("float[8,8,1,1] w", "float[8,8,1,1] w, float[4,4,1,1] u").replace("Conv(d, w)", "Conv(d, u)").replace("float[1,8,6,6] y", "float[2,4,6,6] y"),
 }  # fmt: skip
 
 
@@ -112,6 +117,26 @@ def test_slices_of_other_axes_are_left() -> None:
     text = HALVES.replace("int64[1] axis = {1}", "int64[1] axis = {3}").replace("float[1,4,6,6]", "float[N,M,K,L]")
     model = model_of(text.replace("float[1,3,6,6] u", "float[N,M,K,L] u"), 13)
     assert find_channel_slices(GraphView(model.graph), known_types(Model(model))) == []
+
+
+CUT = "g (float[1,8,6,6] x, int64[1] at) => (float[N,M,K,L] y) <int64[1] low = {0}, int64[1] mid = {4}, int64[1] axis = {1}, int64[2] both = {1, 0}, int64[4] firsts = {0, 4, 0, 0}, int64[4] lasts = {1, 8, 6, 6}, int64[2] parts = {4, 4}> { c = Relu(x) BODY y = Relu(a) }"
+SLICES = {
+    "axes left out": ("a = Slice(c, firsts, lasts)", {"a": [4, 5, 6, 7]}),
+    "axis from the end": ("a, b = Split<axis=-3>(c)", {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}),
+    "a part without a name": ("a,  = Split<axis=1>(c, parts)", {}),
+    "computed start": ("a = Slice(c, at, mid, axis)", {}),
+    "computed end": ("a = Slice(c, low, at, axis)", {}),
+    "fewer ends than axes": ("a = Slice(c, low, mid, both)", {}),
+    "none is taken": ("a = Slice(c, mid, mid, axis)", {}),
+    "rows": ("a, b = Split<axis=2>(c)", {}),
+}
+
+
+@pytest.mark.parametrize(("body", "wanted"), SLICES.values(), ids=SLICES)
+def test_a_slice_is_taken_for_channels_where_all_its_bounds_say_so(body: str, wanted: dict[str, list[int]]) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {CUT.replace("BODY", body)}')
+    found = find_channel_slices(GraphView(model.graph), known_types(Model(model)))
+    assert {name: order.tolist() for one in found for name, order in one.made.items()} == wanted
 
 
 def test_what_a_repair_leaves_and_brings_is_counted() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -103,6 +104,34 @@ def test_what_is_no_dead_channel_is_left_and_refused_by_what_would_write_it(mode
         model, data=[{"x": np.ones((1, 4, 4, 4), np.float32)}], options=requantizing()
     ).model.graph.node:
         assert node.op_type != "QuantizeLinear" or node.input[1] != "s"
+
+
+def changed(model: onnx.ModelProto, output: str, index: int, value: np.ndarray) -> onnx.ModelProto:
+    """One node, found by its output, reads a constant of its own."""
+    (node,) = (one for one in model.graph.node if one.output[0] == output)
+    node.input[index] = f"own{index}"
+    model.graph.initializer.append(numpy_helper.from_array(value, f"own{index}"))
+    return model
+
+
+LEFT = {
+    "Q and DQ differ": changed(net(floats(dead=True), SCALES, stored=False), "wd", 1, SCALES[::-1].copy()),
+    "a scale too few": net(integers(), SCALES[:3]),
+    "a zero point too few": changed(net(integers(), SCALES), "wd", 2, np.zeros(3, np.int8)),
+    "codes of FP8 that are not zero": changed(
+        changed(net(integers(), SCALES, opset=19), "wd", 0, integers().astype(ml_dtypes.float8_e4m3fn)),
+        "wd",
+        2,
+        np.zeros(4, ml_dtypes.float8_e4m3fn),
+    ),
+}
+
+
+@pytest.mark.parametrize("model", LEFT.values(), ids=LEFT)
+def test_a_scale_of_zero_stays_where_its_channel_cannot_be_told(model: onnx.ModelProto) -> None:
+    before = model.SerializeToString(deterministic=True)
+    assert not repair_dead_channels(Model(model).view)
+    assert model.SerializeToString(deterministic=True) == before
 
 
 def requantizing() -> Any:

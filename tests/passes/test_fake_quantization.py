@@ -38,8 +38,13 @@ CONSTANTS = {
     "sq": SCALE.reshape(1, 1, 1),
     "vs": np.linspace(0.01, 0.02, 4, dtype=np.float32).reshape(4, 1, 1),
     "vr": 1 / np.linspace(0.01, 0.02, 4, dtype=np.float32).reshape(4, 1, 1),
+    "nan": np.float32(np.nan),
+    "plane": np.linspace(0.01, 0.02, 32, dtype=np.float32).reshape(4, 8, 1),
+    "zs": np.arange(4, dtype=np.float32).reshape(4, 1, 1),
+    "zw": np.arange(8, dtype=np.float32),
 }
 SHAPES = {"sq": "float[1,1,1] sq", "vs": "float[4,1,1] vs", "vr": "float[4,1,1] vr", "zi": "int32 zi"}
+SHAPES |= {"plane": "float[4,8,1] plane", "zs": "float[4,1,1] zs", "zw": "float[8] zw"}
 ROUND = "v = Div(x, s) i = Round(v)"
 # Spelling -> text from x to y, and what the pair is: type, zero point, whether values are the same bit for bit.
 SPELLINGS: dict[str, tuple[str, str, int, bool]] = {
@@ -88,6 +93,19 @@ NONE = {
     "truncated": "v = Div(x, s) k = Cast<to=6>(v) f = Cast<to=1>(k) i = Round(f) c = Clip(i, lo, hi) y = Mul(c, s)",
     "computed scale": "m = Abs(x) v = Div(x, m) i = Round(v) c = Clip(i, lo, hi) y = Mul(c, m)",
     "negative scale": "v = Div(x, lo) i = Round(v) c = Clip(i, lo, hi) y = Mul(c, lo)",
+    "rounded input": "i = Round(x) c = Clip(i, lo, hi) y = Mul(c, s)",
+    "multiplied before it is rounded": "v = Div(x, s) m = Clip(v, lo, hi) t = Mul(m, s) i = Round(t) y = Relu(i)",
+    "no end": f"{ROUND} a0 = Add(i, z) {' '.join(f'a{n + 1} = {op}(a{n}, z)' for n, op in enumerate(['Sub', 'Add'] * 8))} c = Sub(a16, z) k = Clip(c, lo, hi) y = Mul(k, s)",
+    "divisor is the tensor": "v = Div(s, x) i = Round(v) c = Clip(i, lo, hi) y = Mul(c, s)",
+    "cast to a type that is no integer": f"{ROUND} c = Clip(i, lo, hi) k = Cast<to=10>(c) f = Cast<to=1>(k) y = Mul(f, s)",
+    "scale that is no number": "v = Div(x, nan) i = Round(v) c = Clip(i, lo, hi) y = Mul(c, nan)",
+    "lower bound for each channel": f"{ROUND} a = Max(i, vs) c = Min(a, hi) y = Mul(c, s)",
+    "another operator": f"{ROUND} a = Neg(i) c = Clip(a, lo, hi) y = Mul(c, s)",
+    "zero point between two clips": f"{ROUND} a = Clip(i, lo, hi) b = Add(a, z) c = Clip(b, lo, hi) d = Sub(c, z) y = Mul(d, s)",
+    "scales along two axes": "v = Div(x, plane) i = Round(v) c = Clip(i, lo, hi) y = Mul(c, plane)",
+    "zero points and one scale": f"{ROUND} a = Add(i, zs) c = Clip(a, lo, hi) b = Sub(c, zs) y = Mul(b, s)",
+    "zero points for another axis": "v = Div(x, vs) i = Round(v) a = Add(i, zw) c = Clip(a, lo, hi) b = Sub(c, zw) y = Mul(b, vs)",
+    "divided and read before it is rounded": "v = Div(x, s) i = Round(v) c = Clip(i, lo, hi) m = Mul(c, s) k = Relu(v) y = Add(m, k)",
 }
 
 

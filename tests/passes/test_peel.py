@@ -302,3 +302,26 @@ def test_a_constant_whose_pair_is_an_output_stays(name: str) -> None:
     peel(model)
     onnx.checker.check_model(model)
     assert nodes(model)[-1] == ("Identity", (name,), "y")
+
+
+@pytest.mark.parametrize(
+    ("axis", "size", "scales", "zeros"),
+    [(2, 4, (2, 4), None), (0, 4, (2, 4), (4,)), (0, 4, (1, 4), None), (0, 0, (2, 4), None), (0, 4, (8,), None)],
+    ids=["another rank", "zero points of another shape", "blocks too few", "no block", "scales of another rank"],
+)
+def test_a_weight_in_blocks_that_do_not_fit_is_refused_as_it_was(
+    axis: int, size: int, scales: tuple[int, ...], zeros: tuple[int, ...] | None
+) -> None:
+    names = "w, s, o" if zeros else "w, s"
+    model = model_of(
+        f"g (float[2,8] x) => (float[N] z) {{ d = DequantizeLinear<axis={axis}, block_size={size}>({names}) z = MatMul(x, d) }}",
+        21,
+        10,
+    )
+    values = {"w": np.ones((8, 4), np.int8), "s": np.ones(scales, np.float32)}
+    values |= {"o": np.zeros(zeros, np.int8)} if zeros else {}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in values.items())
+    before = bytes_of(model)
+    with pytest.raises(QdqError, match=r"^d: an integer weight whose value cannot be read"):
+        peel_pairs(Model(model), drop_scales=True)
+    assert bytes_of(model) == before
