@@ -135,12 +135,12 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     less = result.output_loss.smaller() if result.output_loss is not None else 0.0
     if alone and result.conditioned:
         return "try: a smaller --block"
+    if args.target == "dla" and args.trt_version:  # what edited weights win there no prediction says
+        return f"try every way to this DLA: {deployed_to_dla(args)}"
     if not result.conditioned:
         free = args.target != "dla" and result.max_output_loss is None and args.keep_float is None and not alone
         instead = f", or --max-output-loss {less:g} in its place" if free and less else ""
         return f"try: {conditioned_insert(args, written)}{instead}"
-    if args.target == "dla" and args.trt_version:
-        return f"try every way to this DLA: {deployed_to_dla(args)}"
     if result.max_output_loss is None and less:
         return f"try: {insert_with_more_float(args, less, written)}"
     if result.search is not None and not result.search.reasons:  # no operator in float lowers the loss

@@ -119,12 +119,13 @@ def test_a_model_with_pairs_is_peeled_before_its_weights_are_edited(capsys: Caps
     assert run(capsys, *insert, "-q").code == 0 and (tmp_path / "ours.conditioned.onnx").is_file()
 
 
-def test_where_edited_weights_do_not_help_a_dla_deploy_tries_every_way(capsys: Capsys, tmp_path: Path) -> None:
-    """Operators in float were advised for a trtexec that takes no names of layers."""
+@pytest.mark.parametrize("edits", [(), ("--condition", "correct")], ids=["as it is", "conditioned"])
+def test_for_a_dla_deploy_tries_every_way(capsys: Capsys, tmp_path: Path, edits: tuple[str, ...]) -> None:
+    """Operators in float were advised for a trtexec that takes no names of layers, and edits that lost more."""
     onnx.save(residual_net(4), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=collapsing_samples())
     words = ("insert", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", *NONE, "--target", "dla")
-    words += ("--trt-version", "jp4.6.1", "--condition", "correct", "-o", tmp_path / "q.onnx")
+    words += ("--trt-version", "jp4.6.1", *edits, "-o", tmp_path / "q.onnx")
     lines = run(capsys, *words).err.splitlines()
     (place,) = [number for number, line in enumerate(lines) if "try every way to this DLA" in line]
     step = shlex.split(lines[-1])
