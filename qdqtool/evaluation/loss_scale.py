@@ -69,15 +69,33 @@ def is_at_most(value: float, bound: float) -> bool:
     return value <= bound + _ROUNDING
 
 
-def sentence_of(word: Word, loss: Figure, baseline: float | None) -> str:
+def samples_to_show(have: int, spread: float, room: float) -> int:
+    """How many samples make a part of an interval, `spread` wide with `have` of them, as narrow as `room`; two digits.
+
+    An interval shrinks with the root of the samples.
+    """
+    least = math.ceil(have * (spread / room) ** 2)
+    digits = 10 ** max(len(str(least)) - 2, 0)
+    return math.ceil(least / digits) * digits
+
+
+def sentence_of(word: Word, loss: Figure, baseline: float | None, samples: int) -> str:
     """The sentence for a word: that so much is lost where the interval shows it, else that it may be.
 
     Args:
         word: for the loss.
         loss: absolute.
         baseline: what the float model has of the task's own metric, by labels; None without labels.
+        samples: how many the loss was measured on.
     """
     share = {"some": LITTLE, "much": MUCH}.get(word)
-    if share is None or baseline is None or not is_at_most(share * baseline, loss.interval.low):
-        return WORDS[word]
-    return f"the task's metric loses {100 * share:g} % of itself or more"
+    if share is not None and baseline is not None and is_at_most(share * baseline, loss.interval.low):
+        return f"the task's metric loses {100 * share:g} % of itself or more"
+    if word == "" and baseline and loss.interval.known and math.isfinite(loss.value):
+        little, value = LITTLE * baseline, loss.value
+        # Shown is that little is lost, where all of the interval lies below the bound, or else that something is.
+        spread, room = (
+            (loss.interval.high - value, little - value) if value < little else (value - loss.interval.low, value)
+        )
+        return f"{WORDS[word]}; at the same loss, about {samples_to_show(samples, spread, room):,} would"
+    return WORDS[word]

@@ -119,7 +119,7 @@ class Evaluation(Displayed):
         if self.word is not None:
             by_labels = self._telling not in WITHOUT_LABELS
             baseline = self.baseline_figures[self._telling][0].value if by_labels else None
-            lines += ["", sentence_of(self.word, self.loss(self._telling), baseline)]
+            lines += ["", sentence_of(self.word, self.loss(self._telling), baseline, self.samples)]
         return [
             *lines,
             "",

@@ -111,7 +111,7 @@ class DeployResult(Displayed):
 
     def choice(self) -> list[str]:
         """What was kept and why, its loss, and the candidates as a table."""
-        said = sentence_of(self.word, self.loss, self.fp32)
+        said = sentence_of(self.word, self.loss, self.fp32, self.samples["report"])
         return [
             f"kept {self.chosen.name}: {self.reason}",
             f"on {judged_on(independent=self.independent)}: {self.format_loss()}; {said}",

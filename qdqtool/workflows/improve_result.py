@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.display import Cells, Displayed, counted, four_decimals, table
-from qdqtool.evaluation.loss_scale import Word, is_at_most, sentence_of
+from qdqtool.evaluation.loss_scale import Word, is_at_most, samples_to_show, sentence_of
 from qdqtool.evaluation.metrics import Figure, figure_json, loss_in_words
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class ImproveResult(Displayed):
         ]
         where = "separate samples" if self.independent else "samples that did not choose it"
         measure = f"by {self.word_measure}, " if self.word_measure and self.word else ""
-        lines.append(f"on {where}: {self.format_loss()}; {measure}{sentence_of(self.word, self.loss, self.fp32)}")
+        said = sentence_of(self.word, self.loss, self.fp32, self.samples["report"])
+        lines.append(f"on {where}: {self.format_loss()}; {measure}{said}")
         if self.meets and not self.shown:
             lines.append(f"within --max-loss {self.max_loss:g}, but {self._not_shown()}")
         if self.reference_warning:
@@ -162,10 +163,8 @@ class ImproveResult(Displayed):
         spread, room = high - self.loss.value, self.max_loss - max(self.loss.value, 0.0)
         least = math.ceil(3 / self.max_loss) if self.max_loss > 0 else 0
         known = math.isfinite(high) and room > 0
-        if known:  # an interval shrinks with the root of the samples
-            least = max(least, math.ceil(have * (spread / room) ** 2))
-            digits = 10 ** max(len(str(least)) - 2, 0)
-            least = math.ceil(least / digits) * digits
+        if known:
+            least = max(least, samples_to_show(have, spread, room))
         most = "" if is_at_most(high, self.max_loss) or math.isnan(high) else f": it may be up to {high:.4f} (95 %)"
         more = f"at the same loss, about {least:,} can" if known and have < least else "more can"
         return f"{counted(have, 'sample')} cannot show it{most}; {more}"

@@ -42,14 +42,31 @@ def test_without_labels_little_needs_the_whole_interval(metric: str) -> None:
 def test_only_what_the_interval_shows_is_said_to_be_lost() -> None:
     """A model that surely lost 85 % of its mAP was said to be one that may lose 5 %."""
     shown, open_ = Figure(0.56, Interval(0.5, 0.62)), Figure(0.56, Interval(0.01, 0.62))
-    assert sentence_of("much", shown, 0.65) == "the task's metric loses 5 % of itself or more"
-    assert sentence_of("some", Figure(0.02, Interval(0.015, 0.025)), 0.65).startswith("the task's metric loses 2 %")
-    assert sentence_of("much", open_, 0.65) == sentence_of("much", shown, None) == WORDS["much"]
+    assert sentence_of("much", shown, 0.65, 100) == "the task's metric loses 5 % of itself or more"
+    assert sentence_of("some", Figure(0.02, Interval(0.015, 0.025)), 0.65, 100).startswith(
+        "the task's metric loses 2 %"
+    )
+    assert sentence_of("much", open_, 0.65, 100) == sentence_of("much", shown, None, 100) == WORDS["much"]
     assert (
-        sentence_of("much", certain(0.56), 0.65) == WORDS["much"] and sentence_of("little", shown, 1) == WORDS["little"]
+        sentence_of("much", certain(0.56), 0.65, 100) == WORDS["much"]
+        and sentence_of("little", shown, 1, 100) == WORDS["little"]
     )
 
 
 def test_a_loss_of_the_bound_is_no_more_than_the_bound() -> None:
     assert 0.49 - 0.48 > 0.01 and is_at_most(0.49 - 0.48, 0.01) and is_at_most(0.0, 0.0)
     assert not is_at_most(0.0101, 0.01) and not is_at_most(math.nan, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "high", "wanted"),
+    [(0.005, -0.010, 0.020, "900"), (0.02, -0.01, 0.05, "230"), (-0.002, -0.014, 0.0101, "110")],
+    ids=["below the bound", "above it", "better"],
+)
+def test_a_loss_that_is_not_shown_comes_with_the_number_of_samples_that_would(
+    loss: float, low: float, high: float, wanted: str
+) -> None:
+    figure = Figure(loss, Interval(low, high))
+    assert word_of("mAP", figure, 0.5) == ""
+    assert sentence_of("", figure, 0.5, 100) == f"{WORDS['']}; at the same loss, about {wanted} would"
+    assert sentence_of("", certain(math.nan), 0.5, 100) == WORDS[""]
