@@ -172,17 +172,14 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str], *, limited: bool = False) -> int:
     """Run one command; `limited` says that this process is the child of one that is `--untrusted`."""
     with checked_streams() as out, painted(argv):
-        try:
-            code = _run(argv, limited=limited)
-            if code in (0, 1) and isinstance(out.fault, BrokenPipeError):
-                return EXIT_BROKEN_PIPE
-            if code in (0, 1) and out.fault is not None:
-                fault = QdqError("stdout", f"cannot be written ({out.fault.strerror})", "send it to another place")
-                sys.stderr.write(f"qdqtool: error: {fault.line()}\n")
-                return EXIT_USAGE
-        except BrokenPipeError:
+        code = _run(argv, limited=limited)
+        if code not in (0, 1) or out.fault is None:
+            return code
+        if isinstance(out.fault, BrokenPipeError):
             return EXIT_BROKEN_PIPE
-        return code
+        fault = QdqError("stdout", f"cannot be written ({out.fault.strerror})", "send it to another place")
+        sys.stderr.write(f"qdqtool: error: {fault.line()}\n")
+        return EXIT_USAGE
 
 
 def _run(argv: Sequence[str], *, limited: bool) -> int:
@@ -213,8 +210,6 @@ def _run(argv: Sequence[str], *, limited: bool) -> int:
     except KeyboardInterrupt as interrupt:
         sys.stderr.write(f"qdqtool: interrupted{f'; {interrupt}' if str(interrupt) else ''}\n")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        raise
     except Exception as error:
         return _unexpected(error, verbose=verbose, limited=limited)
     return code
@@ -238,6 +233,8 @@ def _unexpected(error: Exception, *, verbose: bool, limited: bool) -> int:
             fault = QdqError(name, str(error.strerror), "check the path and its permissions")
         elif name is not None or error.errno in _FULL:  # writing to an open file has no name
             fault = _full_temporary(f"cannot be written ({error.strerror})")
+    elif isinstance(error, FileNotFoundError) and error.filename is None:  # no folder takes temporary files
+        fault = QdqError("TMPDIR", str(error.strerror), "set it to a folder that takes files")
     if limited and fault is None:
         reason = f"raises {type(error).__name__} ({printable(str(error), 300)}), which is a bug in qdqtool"
         fault = QdqError("the input", reason, f"run it without {FLAG} where that is safe, and report the lines")
@@ -254,15 +251,21 @@ def _unexpected(error: Exception, *, verbose: bool, limited: bool) -> int:
 
 def _is_temporary(name: str) -> bool:
     """Whether a file is one of a run's own, whose name says nothing to a user."""
-    import tempfile
-
-    return name.startswith(os.path.join(tempfile.gettempdir(), "qdqtool-"))  # noqa: PTH118 - of any text
+    return name.startswith(os.path.join(_temporary(), "qdqtool-"))  # noqa: PTH118 - of any text
 
 
 def _full_temporary(reason: str) -> QdqError:
+    return QdqError(f"{_temporary()}, for temporary files", reason, "set TMPDIR to another folder")
+
+
+def _temporary() -> str:
+    """The folder for temporary files, or the variable where no folder takes any."""
     import tempfile
 
-    return QdqError(f"{tempfile.gettempdir()}, for temporary files", reason, "set TMPDIR to another folder")
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return "TMPDIR"
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""stdout and stderr of a command where the system takes nothing: closed, or on a full disk.
+"""stdout and stderr of a command where nobody takes them: closed, on a full disk, or with a reader that is gone.
 
-A command whose stdout cannot be written does its work all the same. What it prints is dropped, and `main` ends with 2.
+A command whose stdout cannot be written does its work all the same. What it prints is dropped, and `main` ends with 2,
+where a reader is gone with the exit code that a shell gives for that.
 """
 
 from __future__ import annotations
@@ -45,21 +46,13 @@ class CheckedStream:
         self.fault: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write, and count the characters that were given.
-
-        Raises:
-            BrokenPipeError: the reader is gone.
-        """
+        """Write, and count the characters that were given."""
         with self._checked():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back.
-
-        Raises:
-            BrokenPipeError: the reader is gone.
-        """
+        """Write what is held back."""
         with self._checked():
             self._stream.flush()
 
@@ -71,8 +64,6 @@ class CheckedStream:
             self.fault = self.fault or error
             with contextlib.suppress(OSError):  # the stream of a test has no number
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # for what it still holds
-            if isinstance(error, BrokenPipeError):
-                raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

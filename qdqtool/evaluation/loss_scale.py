@@ -74,8 +74,8 @@ def samples_to_show(have: int, spread: float, room: float) -> int:
 
     An interval shrinks with the root of the samples.
     """
-    least = math.ceil(have * (spread / room) ** 2)
-    digits = 10 ** max(len(str(least)) - 2, 0)
+    least = math.ceil(have * (spread / room) * (spread / room))
+    digits: int = 10 ** max(len(str(least)) - 2, 0)
     return math.ceil(least / digits) * digits
 
 

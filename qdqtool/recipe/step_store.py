@@ -149,8 +149,11 @@ def held(folder: Path, hashes: ContentHashes | None = None) -> Iterator[StepStor
         raise QdqError(folder, f"cannot be made ({error.strerror})", "give another folder with -o") from error
     try:
         take_lock(folder, handle)
-        os.write(handle, b"held by the run that is at work here\n")
         try:
+            try:
+                os.write(handle, b"held by the run that is at work here\n")
+            except OSError as error:
+                raise QdqError(folder, f"cannot be written ({error.strerror})", "give another with -o") from error
             yield StepStore(folder, hashes)
         except QdqError:
             _leave_nothing(folder)

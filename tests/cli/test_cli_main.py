@@ -223,6 +223,23 @@ def test_a_full_disk_for_temporary_files_is_2_and_names_none_of_them(
     assert "x1y2" not in said.err
 
 
+def test_no_folder_for_temporary_files_is_2_and_names_the_variable(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def nowhere(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", nowhere)
+    refused(run(capsys, "insert", write_net(tmp_path)), "TMPDIR: No usable temporary directory", "set it to a folder")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise QdqError("q.onnx", "no")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", refuse)
+    refused(run(capsys, "insert", write_net(tmp_path)), "q.onnx: no")
+
+
 def test_an_interrupt_is_130_without_a_traceback(
     capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -73,10 +74,10 @@ SURROUNDINGS = (
     Surroundings("TMPDIR that takes no files", variables={"TMPDIR": "/proc"}),
     Surroundings("no environment but PATH", "env -i PATH=/usr/bin:/bin PYTHONPATH=$PYTHONPATH {}"),
     Surroundings("another order of sets", variables={"PYTHONHASHSEED": "7"}),
-    Surroundings("without assertions and docstrings", python="-OO"),
+    Surroundings("without assertions", python="-O"),
     Surroundings("warnings are errors", python="-W error::ResourceWarning -W error::DeprecationWarning:qdqtool"),
     Surroundings("umask 077", "umask 077; {}"),
-    Surroundings("no file larger than 512 bytes", "ulimit -f 1; {}", fails="on files"),
+    Surroundings("no room for a byte", "ulimit -f 0; {}", fails="on files", gone=(1,)),  # doctor says so
     Surroundings("32 open files", "ulimit -n 32; {}"),
 )
 
@@ -156,7 +157,8 @@ def faults(subject: Subject, around: Surroundings, done: Done) -> Iterator[str]:
     """What is wrong with a run."""
     must_fail = (around.fails == "on files" and subject.files) or (around.fails == "on stdout" and subject.prints)
     if "Traceback" in done.err or done.code in (70, -6, -11, 134, 139):
-        yield f"exit code {done.code}: {done.err.strip().splitlines()[-1:]}"
+        lines = [line for line in done.err.splitlines() if re.match(r"\w*(Error|Exception|Warning)\b", line)]
+        yield f"exit code {done.code}: {(lines or done.err.strip().splitlines())[-1:]}"
     elif must_fail:
         errors = [line for line in done.err.splitlines() if line.startswith("qdqtool: error: ")]
         if done.code != 2 or (around.reads[1] and len(errors) != 1):
@@ -193,6 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="all commands of the mutation run, not one for each verb")
     parser.add_argument("--only", default="", help="commands whose name begins so")
+    parser.add_argument("--around", default="", help="surroundings whose name begins so")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     args = parser.parse_args()
     chosen = [command for command in COMMANDS if command.name.startswith(args.only)]
@@ -227,13 +230,15 @@ def main() -> int:
             )
             found.extend(wrong)
 
-        for around in SURROUNDINGS:
+        for around in (one for one in SURROUNDINGS if one.name.startswith(args.around)):
             done = list(pool.map(lambda one, around=around: run(one.command, one.family, place, around), fit))
             row(
                 around.name,
                 [(one, ends, list(faults(one, around, ends[0]))) for one, ends in zip(fit, done, strict=True)],
             )
         beside = Surroundings("as usual")
+        if not f"{_AT_ONCE} at once".startswith(args.around):
+            fit = []
         done = list(pool.map(lambda one: run(one.command, one.family, place, beside, at_once=_AT_ONCE), fit))
         row(
             f"{_AT_ONCE} at once", [(one, ends, list(together(one, ends))) for one, ends in zip(fit, done, strict=True)]

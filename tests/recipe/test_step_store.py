@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,15 @@ def test_a_fault_takes_only_what_the_run_made(tmp_path: Path) -> None:
         (tmp_path / "strange" / "mine").write_bytes(b"")
         raise QdqError("m.onnx", "is none")
     assert (tmp_path / "strange" / "mine").exists()
+
+
+def test_a_folder_that_takes_not_a_byte_is_refused_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(QdqError, match="cannot be written"), held(tmp_path / "r"):
+        pass
+    assert not (tmp_path / "r").exists()
