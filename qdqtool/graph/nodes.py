@@ -13,7 +13,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 DYNAMIC_FP4 = "trt::TRT_FP4DynamicQuantize"
 """TensorRT's operator that computes the scales of NVFP4 blocks at run time: codes, and scales that are codes, too."""
 # onnxruntime's own domain has the same two operators, with the same meaning.
-_PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
+PAIR_DOMAINS = (*_DEFAULT_DOMAINS, "com.microsoft")
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
@@ -34,7 +34,7 @@ class Node:
     def __init__(self, proto: onnx.NodeProto, index: int) -> None:
         self.proto = proto
         domain, op = proto.domain, proto.op_type
-        known = domain in (_PAIR_DOMAINS if op in (QUANTIZE, DEQUANTIZE) else _DEFAULT_DOMAINS)
+        known = domain in (PAIR_DOMAINS if op in (QUANTIZE, DEQUANTIZE) else _DEFAULT_DOMAINS)
         self.op = op if known else f"{domain}::{op}"
         self.inputs = list(proto.input)
         self.outputs = list(proto.output)

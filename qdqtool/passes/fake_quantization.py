@@ -113,6 +113,8 @@ def write_pairs(model: Model, wanted: Container[str] | None = None, *, lift: boo
     lifted = normalize(model).notes if chains and lift else ()
     if lifted:
         return (*lifted, *write_pairs(model, wanted, lift=False))
+    if not chains:  # an edit has the graph indexed anew
+        return tuple(_notes(found))
     editor, uses = Editor(view), count_uses(view)
     for chain in chains:
         _write(view, editor, uses, chain)

@@ -19,7 +19,9 @@ from qdqtool.errors import QdqError
 from qdqtool.formats import INT8, NumberFormat
 from qdqtool.graph.edit import TRACE, Editor
 from qdqtool.graph.model import Model
+from qdqtool.graph.nodes import PAIR_DOMAINS
 from qdqtool.graph.order import read_names
+from qdqtool.graph.validate import nodes_within
 from qdqtool.graph.view import DEQUANTIZE, QUANTIZE, GraphView, Node, Pair, attribute
 from qdqtool.graph.weighted import pair_behind, weight_index
 from qdqtool.passes.activation import restore_activations
@@ -401,6 +403,8 @@ def is_plain(proto: onnx.ModelProto) -> bool:
     return not any(node.op_type in (QUANTIZE, DEQUANTIZE) for node in proto.graph.node)
 
 
-def has_qdq(view: GraphView) -> bool:
+def has_qdq(graph: onnx.GraphProto) -> bool:
     """Whether there is a Q or a DQ, in a body too; what is odd about them, `peel_pairs` says."""
-    return any(node.op in (QUANTIZE, DEQUANTIZE) for part in (view, *view.bodies()) for node in part.every)
+    return any(
+        node.op_type in (QUANTIZE, DEQUANTIZE) and node.domain in PAIR_DOMAINS for node in nodes_within(graph.node)
+    )

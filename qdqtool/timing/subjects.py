@@ -150,6 +150,6 @@ def _kind(opened: Model) -> str:
     """`FP32`, `FP16`, `INT8 (Q/DQ)`, `INT8 (Q/DQ), FP16`."""
     mentioned = set(mentioned_types(opened.proto))
     halves = [name for code, name in _HALVES.items() if code in mentioned]
-    if not has_qdq(opened.view):
+    if not has_qdq(opened.graph):
         return ", ".join(halves) or "FP32"
     return ", ".join(["INT8 (Q/DQ)", *halves])

@@ -261,7 +261,7 @@ def _facts(opened: Model, options: BuildOptions) -> BuildFacts:
         reason = f"is {lost.format_shape()}, and TensorRT would use 1 for dynamic dimensions"
         raise QdqError(lost.name, reason, f"give it, such as --shapes {lost.name}:{guess}")
     open_inputs = tuple(one.name for one in free if one.name in ranged)
-    quantized = has_qdq(opened.view)
+    quantized = has_qdq(opened.graph)
     return BuildFacts(opened.name, quantized, options.cache is not None, open_inputs)
 
 

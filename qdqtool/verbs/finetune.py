@@ -149,7 +149,7 @@ def _finetune(
     _check_places(source, data, options, target)
     reading, said = apply_known(source.name, data, data_options, [known_preprocess(source.proto)])
     with ExitStack() as stack:
-        plain = not has_qdq(source.view)
+        plain = not has_qdq(source.graph)
         in_int8 = options.learns_float and (options.labels is None or not kept_of(source.proto))
         learned, samples, how = options, data, reading
         if options.labels is not None:  # labels that do not fit are refused before anything is calibrated
@@ -200,7 +200,7 @@ def _train_opened(
 ) -> FinetuneResult[Any]:
     """Train a model that is open, and write it."""
     opened, types = fp32_masters(source)
-    in_float = not has_qdq(opened.view)
+    in_float = not has_qdq(opened.graph)
     if in_float:
         options = _in_float(options)
     job = replace(_open_job(opened, data, options, reading, in_float=in_float), reducer=reducer)

@@ -266,7 +266,7 @@ def _rest_of(opened: Model, options: GraftOptions, data: object) -> RestType:
 def _prepare(opened: Model, options: GraftOptions) -> tuple[PlannedModel, tuple[str, ...]]:
     """The model in a form in which Q/DQ can stand, without any; and what was lifted."""
     paired = write_pairs(opened)
-    has_pairs = has_qdq(opened.view)
+    has_pairs = has_qdq(opened.graph)
     if has_pairs and not options.requantize:
         raise QdqError(opened.name, "has Q/DQ already", "--requantize takes them out first, as qdqtool peel does")
     prepared = prepare(opened, options.plan, requantize=has_pairs)

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # operators of a group that a note names
 _SHOWN = 8
+_FORECAST = 10_000  # nodes of a graph up to which its engines are predicted, in three times the time of the rest
 
 
 def plan(model: ModelSource, options: PlanOptions | None = None) -> Plan:
@@ -190,13 +191,15 @@ def insert(
         refuse_empty(planned.base.view, scaled.plan, opened.name)
     if builder is not None:
         builder.keep_plain(planned.base, (scaled.stored, scaled.table))
-    costly, in_codes, in_fp16 = list[str](), list[int | None](), None
-    if data is not None and not planned.typed:
-        in_codes = bytes_in_codes(planned.base, scaled.plan, options.plan, (scaled.stored, scaled.table))
-    if options.plan.target != "dla":
+    costly, in_codes, in_fp16, slow = list[str](), list[int | None](), None, ""
+    for_dla, nodes = options.plan.target == "dla", len(planned.base.view.nodes)
+    if nodes <= _FORECAST and not for_dla:
         in_fp16 = predict_engine(planned.base, options.plan.trt_version, options.plan.target, rest="fp16")
+        if data is not None and not planned.typed:
+            in_codes = bytes_in_codes(planned.base, scaled.plan, options.plan, (scaled.stored, scaled.table))
+    elif not for_dla and not rows[1:]:
+        slow = f"no forecast of the speed for {nodes:,} nodes here; qdqtool forecast gives it"
     table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
-    for_dla = options.plan.target == "dla"
     if for_dla:
         from qdqtool.dla.assignment import fixable_nodes, on_dla
 
@@ -208,7 +211,6 @@ def insert(
     if options.dq_only:
         store_integers(placed.model.view)
     quantized = fit(placed, options.plan, half=rest.kind == HALF)
-    slow = ""
     if in_fp16 is not None:
         made = predict_engine(quantized.model, options.plan.trt_version, options.plan.target, rest="fp16")
         if not rows[1:]:
@@ -273,7 +275,7 @@ def insert(
         inputs=inputs_as_declared(proto),
         requantized=options.requantize,
         overwrites=overwrites,
-        has_pairs=has_qdq(placed.model.view),
+        has_pairs=has_qdq(placed.model.graph),
     )
 
 

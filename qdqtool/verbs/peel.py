@@ -264,7 +264,7 @@ def _take_out(opened: Model, options: PeelOptions, *, wants_cache: bool) -> tupl
     refuse_outsiders(opened.view)
     if options.bake_weights:
         refuse_typed(opened, "--bake-weights writes FP32 weights")
-    if not has_qdq(opened.view):
+    if not has_qdq(opened.graph):
         reason = "; ".join(("has no Q/DQ to take out", *paired))
         raise QdqError(opened.name, reason, "qdqtool insert places them, qdqtool ptq needs none")
     widen: OnAsymmetric = "widen" if options.force_ptq else options.on_asymmetric
@@ -309,7 +309,7 @@ def _clean_model(
             )
         return opened
     source = open_model(options.source)
-    if has_qdq(source.view) or any(chain.kind for chain in find_fake_quantization(source.view)):
+    if has_qdq(source.graph) or any(chain.kind for chain in find_fake_quantization(source.view)):
         raise QdqError(f"--source {source.name}", "has Q/DQ itself", "give the model that Q/DQ were inserted into")
     if codes:
         if edits_of(opened.proto):

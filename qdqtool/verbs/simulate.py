@@ -247,7 +247,7 @@ def simulated_model(model: ModelSource, options: SimulateOptions | None = None) 
     plain = open_model(model)
     inline_quantized(plain)
     inline_products(plain)
-    explicit = has_qdq(plain.view)
+    explicit = has_qdq(plain.graph)
     if options.target != "gpu" or not explicit:
         plain = as_fp32(plain)
     if explicit:

@@ -115,8 +115,7 @@ def _checked(opened: Model, inputs: list[Path], folder: Path, options: DeployOpt
     """The target, and warnings of the version, before any work is done; `deploy` says what is refused."""
     check_folder(folder, inputs, force=options.force)
     refuse_unwritable(inputs, "the scripts and the recipe", "rename it")
-    view = opened.view
-    if has_qdq(view):
+    if has_qdq(opened.graph):
         raise QdqError(opened.name, "has Q/DQ already", "give the FP32 model; qdqtool improve takes a Q/DQ model")
     target = target_at(find_place(options.place), dla=options.dla)
     require_opset(target, opened.proto, opened.name)

@@ -83,7 +83,7 @@ def improve(
 ) -> ImproveResult:
     """Improve as `qdqtool.improve` does (`cli/in_python.py`), with the command line that runs the attempts' steps."""
     opened = open_model(model)
-    if not has_qdq(opened.view):
+    if not has_qdq(opened.graph):
         raise QdqError(opened.name, "has no Q/DQ to improve", "qdqtool deploy or qdqtool insert --data places them")
     target_file = Path(output)
     judged_by = options.eval_data, options.labels, options.eval_labels, options.names, options.postprocess
@@ -463,7 +463,7 @@ def _write_both(opened: Model, options: ImproveOptions, work: Path) -> tuple[Pat
     give_back(opened.proto, replace(opened, kind="path"), given)
     if options.source is not None:
         source = open_model(options.source)
-        if has_qdq(source.view):
+        if has_qdq(source.graph):
             raise QdqError(f"--source {source.name}", "has Q/DQ, so no loss against it is known", "give the FP32 model")
         give_back(source.proto, replace(source, kind="path"), plain)
         return given, plain

@@ -15,7 +15,6 @@ import qdqtool
 from qdqtool.errors import QdqError
 from qdqtool.graph.edit import FINETUNED, get_metadata
 from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.pruning.kept_channels import kept_of
 from qdqtool.runtime.executor import Executor
@@ -63,13 +62,13 @@ def test_a_pruned_model_learns_from_the_original(folder: Path) -> None:
     assert [node.SerializeToString() for node in made.graph.node] == [
         node.SerializeToString() for node in given.graph.node
     ]
-    assert not has_qdq(GraphView(made.graph)) and get_metadata(made, FINETUNED) is not None
+    assert not has_qdq(made.graph) and get_metadata(made, FINETUNED) is not None
     assert kept_of(made).keys() == kept_of(given).keys(), "it can be trained again"
 
 
 def test_a_pruned_q_dq_model_learns_from_the_original(folder: Path) -> None:
     done = tune(folder, "q.onnx", teacher=folder / "m.onnx", update=UpdateOptions(relative_lr=0.1, ema_decay=0.8))
-    assert done.after < done.before and has_qdq(GraphView(onnx.load(folder / "t.onnx").graph))
+    assert done.after < done.before and has_qdq(onnx.load(folder / "t.onnx").graph)
 
 
 def test_labels_train_a_model_in_float(folder: Path) -> None:

@@ -39,3 +39,20 @@ def test_nothing_is_said_where_nothing_is_kept_or_it_would_cost_much(monkeypatch
     assert costs_in(PlanOptions("rtx", keep_float=("c2",))) == []
     monkeypatch.setattr(insert_float_costs, "_LARGEST", 1)
     assert costs_in(PlanOptions(keep_float=("c2",))) == []
+
+
+def test_the_engines_of_a_large_graph_are_left_to_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took three times the time of the rest."""
+    monkeypatch.setattr("qdqtool.verbs.insert._FORECAST", 3)
+    plan = PlanOptions(keep_float=("c2",))
+    assert costs_in(plan) == []
+    (said,) = [note for note in insert(model_of(SMALL_NET), data=DATA).notes if "forecast" in note]
+    assert (
+        said
+        == f"no forecast of the speed for {len(model_of(SMALL_NET).graph.node)} nodes here; qdqtool forecast gives it"
+    )
+    assert not [
+        note
+        for note in insert(model_of(SMALL_NET), options=InsertOptions(PlanOptions("dla"))).notes
+        if "forecast" in note
+    ]

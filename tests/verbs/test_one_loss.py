@@ -23,7 +23,7 @@ def losses(model: Path, data: Path, held_out: Path, how: DataOptions, work: Path
     parts = {"eval_data": held_out, "data_options": how, "progress": False, "max_loss": 1.0}
     deploy(model, data, work / "folder", DeployOptions("10.3", effort="fast", **parts, **asked))
     facts = json.loads((work / "folder" / "deploy.json").read_text())
-    (written,) = [one for one in (work / "folder").glob("*.onnx") if has_qdq(open_model(one).view)]
+    (written,) = [one for one in (work / "folder").glob("*.onnx") if has_qdq(open_model(one).graph)]
     named = {key: value for key, value in asked.items() if key != "labels"}
     options = EvaluateOptions(baseline=model, progress=False, **named)
     evaluated = evaluate(written, held_out, asked.get("labels"), options, how)

@@ -22,7 +22,6 @@ from qdqtool.data.loader import DataOptions, inputs_of, open_loader
 from qdqtool.deploying.choice import CandidateTrial
 from qdqtool.deploying.target import dla_line
 from qdqtool.errors import QdqError
-from qdqtool.graph.view import GraphView
 from qdqtool.passes.peel import has_qdq
 from qdqtool.recipe.read_recipe import read_recipe
 from qdqtool.trtversion import parse
@@ -59,7 +58,7 @@ def test_the_folder_has_what_the_target_reads(here: Path, place: str, more: dict
     assert result.chosen.form == form
     assert ("net.int8.cache" in result.files) == (form == "cache")
     model = onnx.load(result.folder / "net.int8.onnx")
-    assert has_qdq(GraphView(model.graph)) == (form == "qdq")
+    assert has_qdq(model.graph) == (form == "qdq")
     assert {"net.int8.trtexec.sh", "recipe.toml", "deploy.json", "candidates.txt"} <= set(result.files)
     assert ("net.int8.cache.json" in result.files) == (form == "cache"), "what is known of the cache goes with it"
     assert os.access(result.next_step, os.X_OK)
@@ -305,7 +304,7 @@ def test_fp16_and_its_script_stand_beside_a_kept_int8(here: Path, place: str) ->
     assert re.search(f"on the same samples: {loss}", beside)
     assert ("FP16 is measured as FP32" in beside) is (place == "8.6.1")
     plain = onnx.load(result.folder / "net.fp16.onnx")
-    assert not has_qdq(GraphView(plain.graph))
+    assert not has_qdq(plain.graph)
     assert any(one.data_type == onnx.TensorProto.FLOAT16 for one in plain.graph.initializer) is (place == "11.4")
 
 
