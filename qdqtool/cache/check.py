@@ -149,7 +149,7 @@ def near_misses(
         elif left >= len(missing) and len(name) <= _MAX_LENGTH:
             alike = [other for other in missing if abs(len(other) - len(name)) <= 0.35 * len(name)]
             left -= len(alike)
-            if best := difflib.get_close_matches(name, alike, 1, _ALIKE):
+            if alike and (best := difflib.get_close_matches(name, alike, 1, _ALIKE)):
                 yield name, best[0]
 
 

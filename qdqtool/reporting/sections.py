@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from qdqtool.scales import Scale
 
 _MOST_FINDINGS, _MOST_BOXES = 40, 12  # of one code, and of one color
 _MOST_VALUES = 16  # of an attribute
+_MOST_ENTRIES = 20_000  # of a cache: some 3 MB of the page
 _LOOKED_FOR = ("kept", "lost")  # colors whose boxes are listed before one is chosen
 _PAIRED = 2  # the column of tensors that tells whether there is a pair
 _LEGEND = (
@@ -417,9 +419,11 @@ def cache_section(cache: Cache, found: CacheCheck, name: str) -> Section:
             Cell(scale_hex(value)),
             Cell("yes" if one in matched else "no"),
         ]
-        for one, value in cache.entries.items()
+        for one, value in itertools.islice(cache.entries.items(), _MOST_ENTRIES)
     ]
     columns = [Column("tensor", wraps=True), Column("scale", True), Column("bits"), Column("float tensor of the model")]
+    if (left := len(cache.entries) - len(cells)) > 0:
+        parts.append(f"<p>The table has the first {len(cells):,} entries; qdqtool cache show lists {left:,} more.</p>")
     return Section(
         "cache", "Calibration cache", "".join(parts) + table_html("entries", "Entries of the cache", columns, cells)
     )

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How insert and lint grow with the nodes of a graph, beside load + save of the same file, in CPU seconds.
 
-    python tests/bench/scale.py [--nodes 10000,50000,100000] [--graphs relu,mixed,sigmoid]
+    python tests/bench/scale.py [--nodes 10000,50000,100000] [--graphs relu,mixed,sigmoid] [--tools insert,lint]
+    python tests/bench/scale.py --entries 500000
 
 A process for each figure, which does a small graph first and counts from there. `growth` is the power of the number of
-nodes between two rows: 1 is linear, 2 quadratic.
+nodes between two rows: 1 is linear, 2 quadratic. --entries: a cache of so many entries for a graph of 30 nodes, in
+`cache check` and `report`, with the bytes of the page. PYTHONPATH names another checkout to measure.
 """
 
 from __future__ import annotations
@@ -79,6 +81,14 @@ def act(tool: str, path: Path) -> None:
         return
     import qdqtool
 
+    if tool in ("cache check", "report"):
+        from qdqtool.cli.main import main as run
+
+        page = path.with_suffix(".html")
+        cache = path.with_suffix(".cache")
+        words = ["cache", "check", str(cache), str(path)]
+        run(words if tool != "report" else ["report", str(path), "--cache", str(cache), "-o", str(page), "--no-parser"])
+        return
     if tool == "lint":
         qdqtool.lint(path)
         return
@@ -100,6 +110,7 @@ def main() -> None:
     parser.add_argument("--graphs", default="relu,mixed,sigmoid")
     parser.add_argument("--tools", default="insert,lint")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--entries", type=int, help="of a cache, in place of graphs")
     args = parser.parse_args()
     if args.child:
         tool, path, small = args.child
@@ -107,6 +118,17 @@ def main() -> None:
         begun = time.process_time()
         act(tool, Path(path))
         print(time.process_time() - begun)
+        return
+    if args.entries:
+        with tempfile.TemporaryDirectory() as folder:
+            small, large = Path(folder, "small.onnx"), Path(folder, "large.onnx")
+            for path, entries in ((small, SMALL), (large, args.entries)):
+                write_graph("relu", SMALL, path)
+                lines = "".join(f"t{number}: 3d4ccccd\n" for number in range(entries))
+                path.with_suffix(".cache").write_text(f"TRT-8502-EntropyCalibration2\n{lines}")
+            for tool in ("cache check", "report"):
+                print(f"{tool}, {args.entries:,} entries: {seconds_of(tool, large, small):.1f} CPU s")
+            print(f"page: {large.with_suffix('.html').stat().st_size / 1e6:.2f} MB")
         return
     print("| graph | nodes | load + save | tool | CPU s | times load + save | growth |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

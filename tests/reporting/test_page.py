@@ -279,3 +279,10 @@ def test_a_curve_of_one_point_and_of_equal_ones_is_drawn() -> None:
 def test_names_are_cut_and_escaped() -> None:
     assert escaped("<a>") == "&lt;a&gt;"
     assert len(escaped("x" * 10_000)) < 400
+
+
+def test_a_page_has_the_first_entries_of_a_large_cache_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "_MOST_ENTRIES", 2)
+    cache = Cache.of("8502", {name: np.float32(1) for name in ("x", "y", "z")})
+    text = sections.cache_section(cache, check(cache, ["x"]), "c.cache").content
+    assert text.count("<tr id=") == 2 and "the first 2 entries; qdqtool cache show lists 1 more" in text
