@@ -28,6 +28,14 @@ class QdqError(Exception):
         self.todo = todo
         super().__init__(self.line())
 
+    @property
+    def is_of_system(self) -> bool:
+        """Whether a file or a device was at fault, as with a full disk, and not what was asked for."""
+        cause = self.__cause__
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__
+        return cause is not None
+
     def __str__(self) -> str:
         """The message, and what its options are called in Python."""
         parts = (_COMMAND.split(part)[0] for part in (self.where, self.reason, self.todo))

@@ -59,3 +59,11 @@ def test_the_parts_share_a_line() -> None:
 def test_python_is_told_the_parameters_that_options_stand_for(parts: tuple[str, str, str], names: str) -> None:
     error = QdqError(*parts)
     assert str(error) == error.line() + names
+
+
+def test_an_error_that_a_file_caused_is_of_the_system() -> None:
+    full = QdqError("a.onnx", "cannot be written")
+    full.__cause__ = OSError(28, "No space left on device")
+    step = QdqError("step a", "failed")
+    step.__cause__ = full
+    assert full.is_of_system and step.is_of_system and not QdqError("a.onnx", "has no nodes").is_of_system

@@ -393,9 +393,9 @@ class _Deployment:
             if found is None:
                 found = self._measured(candidate, made, judge)
                 self._work.keep(candidate.name, found)
-        except MissingPackageError:
-            raise
         except QdqError as error:
+            if isinstance(error, MissingPackageError) or error.is_of_system:
+                raise
             return CandidateTrial.of_failure(candidate, error, self._work.path)
         self._figures[candidate.name] = found.figure
         loss, notes = loss_between(judge.reference, found.figure), (*made.notes, *found.notes)
@@ -467,6 +467,8 @@ class _Deployment:
             model = target_of_candidate(other, self._made[other.name], self._target)
             loss = loss_in_words(self.metric, judge.loss(model), judge.count)
         except QdqError as error:
+            if error.is_of_system:
+                raise
             return f"{name}; it was not measured on the same samples: {error.reason}."
         notes = model.notes if other.is_float else of_float
         return " ".join([f"{name}; on the same samples: {loss}.", *(f"{note}." for note in notes)])

@@ -233,6 +233,8 @@ def draw_worst(
     try:
         drawn = draw_differences(models, data[0], work, asked, data[1])
     except QdqError as error:
+        if error.is_of_system:
+            raise
         return f"no pictures: {error.where} {error.reason}"
     for file in drawn.files:
         if file.suffix == ".png":

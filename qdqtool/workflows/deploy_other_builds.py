@@ -35,6 +35,8 @@ def loss_of_other_build(candidate: DeployCandidate, made: MadeFiles, job: StepJo
             name = f"{kept_name(candidate, job.stem)}.polygraphy.py"
             return f"built by {name}, with those layers in FP16: {said(_with_layers_in_float(made, job))}"
     except QdqError as error:
+        if error.is_of_system:
+            raise
         return f"another build was not measured: {error.where} {error.reason}"
     return ""
 

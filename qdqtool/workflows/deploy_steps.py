@@ -158,7 +158,7 @@ def carry_out(candidate: DeployCandidate, job: StepJob, folder: Path, start: Mad
         run_steps(request, call, lambda text: None)
     except QdqError as error:
         if isinstance(error.__cause__, QdqError):
-            raise error.__cause__ from None  # without the step, which the user did not name
+            raise error.__cause__ from error.__cause__.__cause__  # without the step, which the user did not name
         raise
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None  # what goes on, and how, the verb says

@@ -199,6 +199,8 @@ class _Improvement:
         try:
             return diagnose(open_model(self._given), job.data, options, source=open_model(self._plain))
         except QdqError as error:
+            if error.is_of_system:
+                raise
             self.notes.append(f"the cause was not looked for: {error.line()}")
             return None
 
@@ -243,9 +245,9 @@ class _Improvement:
             if found is None:
                 found = self._measured(candidate, made)
                 self._work.keep(candidate.name, found)
-        except MissingPackageError:
-            raise
         except QdqError as error:
+            if isinstance(error, MissingPackageError) or error.is_of_system:
+                raise
             return self._tell(CandidateTrial.of_failure(candidate, error, self._work.path, refused))
         if candidate is not GIVEN:
             refused = self._no_cheaper_than_float(found.cost)
@@ -428,6 +430,8 @@ class _Improvement:
         try:
             found = sensitivity(job.model, job.data, asked).ranking.findings
         except QdqError as error:
+            if error.is_of_system:
+                raise
             self.notes.append(f"ranking operators failed: {error.line()}")
             return {}
         left = [one for one in found if not {one.name, one.node} & set(in_float)]

@@ -166,11 +166,11 @@ def _old(name: str, outputs: Mapping[str, str]) -> bytes:
 
 
 def _again(killed: Ended, folder: Path) -> FuzzRun:
-    """The same command in the folder as the kill has left it; half a folder of pictures is replaced with --force."""
+    """The same command in the folder as the kill has left it; a folder that the kill left filled needs --force."""
     shutil.copytree(killed.folder / "run", folder / "run", dirs_exist_ok=True)
     words = json.loads(killed.text("job.json"))["argv"]
-    pictures = folder / "run" / "pictures"
-    return FuzzRun([*words, "--force"] if pictures.is_dir() and any(pictures.iterdir()) else words)
+    filled = any(any((folder / "run" / name).glob("*")) for name in ("pictures", "out"))
+    return FuzzRun([*words, "--force"] if filled else words)
 
 
 def _states(subject: SavedCommand, ended: Ended, old: bool) -> tuple[dict[str, str], list[Fault]]:

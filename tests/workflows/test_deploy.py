@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -269,6 +270,20 @@ def test_a_candidate_that_cannot_be_made_is_told_and_left(
     assert failed.failed == "net.onnx: is not for this; try another"
     assert result.chosen.name == "insert-entropy"
     assert f"failed: insert-auto: {failed.failed}" in result.choice()
+
+
+def test_a_full_disk_fails_no_candidate_but_the_command(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another candidate was kept, with exit code 0, as one file of the best could not be written."""
+
+    def full(*_: Any) -> Any:
+        raise QdqError("a.onnx", "cannot be written") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(import_module("qdqtool.workflows.deploy"), "carry_out", full)
+    with pytest.raises(QdqError, match="cannot be written"):
+        deploy(here / "net.onnx", here / "data.npy", tmp_path / "out", DeployOptions("8.6.1", progress=False))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
