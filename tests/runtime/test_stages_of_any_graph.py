@@ -90,7 +90,7 @@ def test_random_networks_with_pairs(proto: onnx.ModelProto) -> None:
         made = insert(proto).model
     except QdqError:
         return  # heads alone
-    assert has_qdq(ObservableModel(Model(made)).graph)
+    assert has_qdq(ObservableModel(Model(made)).view.graph)
     model, batch = ObservableModel(Model(made)), sample(len(proto.graph.node), 1, 4, 16, 16)
     check_activations(made, [name for name in model.names if name not in model.untyped], batch)
 
