@@ -40,6 +40,7 @@ from qdqtool.passes.peel import has_qdq
 from qdqtool.precision.rounded import open_to_run
 from qdqtool.progress import Heartbeat, counting
 from qdqtool.recipe.command_line import CommandLine
+from qdqtool.recipe.step_store import is_own
 from qdqtool.verbs.forecast import BoardForecast, fix_shapes, forecast_board, forecast_of_engines
 from qdqtool.verbs.target_model import TargetModel
 from qdqtool.workflows.deploy_cost import cost_of_candidate, engine_of_candidate
@@ -275,7 +276,8 @@ class _Deployment:
         warnings = (outcome.warning, self._judges.reference_warning, outcome.left.warning)
         said += [f"Warning: {text}." for text in warnings if text]
         write_guide(place, self._target.place.title, said, builds, self._job)
-        names = tuple(sorted([*(path.name for path in place.iterdir()), FILE, TABLE]))
+        written = (path.name for path in place.iterdir() if not is_own(Path(path.name)))
+        names = tuple(sorted([*written, FILE, TABLE]))
         facts = {
             "schema": 1,
             "qdqtool": __version__,
