@@ -197,7 +197,7 @@ def insert(
         in_fp16 = predict_engine(planned.base, options.plan.trt_version, options.plan.target, rest="fp16")
         if data is not None and not planned.typed:
             in_codes = bytes_in_codes(planned.base, scaled.plan, options.plan, (scaled.stored, scaled.table))
-    elif not for_dla and not rows[1:]:
+    elif not for_dla and not rows[1:] and "activation" in rows[0].roles:
         slow = f"no forecast of the speed for {nodes:,} nodes here; qdqtool forecast gives it"
     table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
     if for_dla:
