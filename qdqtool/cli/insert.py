@@ -135,7 +135,7 @@ def _to_try(result: InsertResult, args: argparse.Namespace) -> str:
     less = result.output_loss.smaller() if result.output_loss is not None else 0.0
     if alone and result.conditioned:
         return "try: a smaller --block"
-    if args.target == "dla" and args.trt_version:  # what edited weights win there no prediction says
+    if args.target == "dla" and args.trt_version:  # no prediction covers edited weights there
         return f"try every way to this DLA: {deployed_to_dla(args)}"
     if not result.conditioned:
         free = args.target != "dla" and result.max_output_loss is None and args.keep_float is None and not alone

@@ -90,6 +90,7 @@ _AGAIN = 0.02  # seconds until an interrupt that came during an import is tried 
 EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_TMPDIR = "TMPDIR"
 _REFUSED_PATHS = _FULL | {
     errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EROFS,
 }  # fmt: skip
@@ -233,8 +234,8 @@ def _unexpected(error: Exception, *, verbose: bool, limited: bool) -> int:
             fault = QdqError(name, str(error.strerror), "check the path and its permissions")
         elif name is not None or error.errno in _FULL:  # writing to an open file has no name
             fault = _full_temporary(f"cannot be written ({error.strerror})")
-    elif isinstance(error, FileNotFoundError) and error.filename is None:  # no folder takes temporary files
-        fault = QdqError("TMPDIR", str(error.strerror), "set it to a folder that takes files")
+    elif isinstance(error, FileNotFoundError) and _temporary() == _TMPDIR:
+        fault = QdqError(_TMPDIR, str(error.strerror), "set it to a folder that takes files")
     if limited and fault is None:
         reason = f"raises {type(error).__name__} ({printable(str(error), 300)}), which is a bug in qdqtool"
         fault = QdqError("the input", reason, f"run it without {FLAG} where that is safe, and report the lines")
@@ -265,7 +266,7 @@ def _temporary() -> str:
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
-        return "TMPDIR"
+        return _TMPDIR
 
 
 @contextlib.contextmanager

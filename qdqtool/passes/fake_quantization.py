@@ -113,7 +113,7 @@ def write_pairs(model: Model, wanted: Container[str] | None = None, *, lift: boo
     lifted = normalize(model).notes if chains and lift else ()
     if lifted:
         return (*lifted, *write_pairs(model, wanted, lift=False))
-    if not chains:  # an edit has the graph indexed anew
+    if not chains:  # an edit would index the graph again
         return tuple(_notes(found))
     editor, uses = Editor(view), count_uses(view)
     for chain in chains:

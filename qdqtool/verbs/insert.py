@@ -198,7 +198,7 @@ def insert(
         if data is not None and not planned.typed:
             in_codes = bytes_in_codes(planned.base, scaled.plan, options.plan, (scaled.stored, scaled.table))
     elif not for_dla and not rows[1:] and "activation" in rows[0].roles:
-        slow = f"no forecast of the speed for {nodes:,} nodes here; qdqtool forecast gives it"
+        slow = f"insert makes no forecast for a graph of {nodes:,} nodes; qdqtool forecast does"
     table = replace(scaled.table, scales={**scaled.table.scales, **scaled.measured.weights})
     if for_dla:
         from qdqtool.dla.assignment import fixable_nodes, on_dla

@@ -229,13 +229,13 @@ def test_no_folder_for_temporary_files_is_2_and_names_the_variable(
     def nowhere(*_: object, **__: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     monkeypatch.setattr("qdqtool.verbs.insert.insert", nowhere)
     refused(run(capsys, "insert", write_net(tmp_path)), "TMPDIR: No usable temporary directory", "set it to a folder")
 
     def refuse(*_: object, **__: object) -> None:
         raise QdqError("q.onnx", "no")
 
-    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     monkeypatch.setattr("qdqtool.verbs.insert.insert", refuse)
     refused(run(capsys, "insert", write_net(tmp_path)), "q.onnx: no")
 

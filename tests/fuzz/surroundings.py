@@ -206,9 +206,8 @@ def main() -> int:
             named.setdefault(tuple(words[: 2 if words[0] in ("cache", "engine") else 1]), command)
         chosen = list(named.values())
     found: list[str] = []
-    place = Path(
-        tempfile.mkdtemp(prefix="qdqtool-fuzz-")
-    )  # no TemporaryDirectory: forked children run what it does at exit
+    # No TemporaryDirectory: forked children run the functions that are called at exit, and it is one of them.
+    place = Path(tempfile.mkdtemp(prefix="qdqtool-fuzz-"))
     shared = Path(os.environ.get("QDQTOOL_SHARED", PROJECT.parent / "shared"))
     made = families(place / "seeds", shared if (shared / "corpus").is_dir() else None)
     with ThreadPoolExecutor(args.jobs) as pool:

@@ -49,7 +49,7 @@ def test_the_engines_of_a_large_graph_are_left_to_forecast(monkeypatch: pytest.M
     (said,) = [note for note in insert(model_of(SMALL_NET), data=DATA).notes if "forecast" in note]
     assert (
         said
-        == f"no forecast of the speed for {len(model_of(SMALL_NET).graph.node)} nodes here; qdqtool forecast gives it"
+        == f"insert makes no forecast for a graph of {len(model_of(SMALL_NET).graph.node)} nodes; qdqtool forecast does"
     )
     assert not [
         note
