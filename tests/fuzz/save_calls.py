@@ -18,7 +18,21 @@ from typing import Any, Literal
 
 Way = Literal["count", "error", "kill"]
 _PATHS = {"os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.chmod": 1, "os.link": 2, "os.truncate": 1}
-_ERRORS = {"write": errno.ENOSPC, "os.mkdir": errno.ENOSPC, "fsync": errno.EIO}
+# What Linux answers to each call when a disk, a quota, a permission or a server is at fault: its manual's section 2.
+ERRORS = {
+    "open": (errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENOSPC, errno.EROFS),
+    "write": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    "fsync": (errno.EIO, errno.EDQUOT, errno.EINVAL, errno.ENOSPC),
+    "os.rename": (
+        errno.EACCES, errno.EBUSY, errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EPERM, errno.EROFS, errno.EXDEV,
+    ),
+    "os.remove": (errno.EACCES, errno.EBUSY, errno.EIO, errno.EPERM, errno.EROFS),
+    "os.mkdir": (errno.ENOSPC, errno.EACCES, errno.EDQUOT, errno.EMLINK, errno.EROFS),
+    "os.rmdir": (errno.EACCES, errno.EBUSY, errno.EPERM, errno.EROFS),
+    "os.chmod": (errno.EPERM, errno.EACCES, errno.EIO, errno.EROFS),
+    "os.link": (errno.EACCES, errno.EDQUOT, errno.EMLINK, errno.ENOSPC, errno.EPERM, errno.EXDEV),
+    "os.truncate": (errno.EACCES, errno.EFBIG, errno.EIO, errno.EPERM),
+}  # fmt: skip
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -28,13 +42,14 @@ class Calls:
 
     Attributes:
         root: only files below it count.
-        way: what happens at call number `at`, from 0: an OSError of the kind that such a call has, or SIGKILL.
+        way: what happens at call number `at`, from 0: an OSError with the number `error`, or SIGKILL.
         names: what was called, in order.
     """
 
     root: Path
     way: Way = "count"
     at: int = -1
+    error: int = errno.EACCES
     names: list[str] = field(default_factory=list)
 
     def arm(self) -> None:
@@ -61,8 +76,8 @@ class Calls:
         if self.way == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.way == "error":
-            number = _ERRORS.get(name, errno.EACCES)
-            raise OSError(number, os.strerror(number), path) if path else OSError(number, os.strerror(number))
+            words = (self.error, os.strerror(self.error))
+            raise OSError(*words, path) if path else OSError(*words)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":

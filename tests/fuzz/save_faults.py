@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each verb that writes, with an error or a kill at each of its calls to the file system: all is written, or none."""
+"""Each verb that writes, with errors and a kill at each of its calls to the file system: all is written, or none.
+
+A call fails with each errno of its kind; of a command with more than 100 calls, each with one of them in turn.
+"""
 
 from __future__ import annotations
 
 import atexit
+import errno
 import functools
 import itertools
 import json
@@ -14,20 +18,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tests.fuzz.fork_server import HARNESS, Ended, FuzzRun, FuzzTask, Limits, run_all
 from tests.fuzz.fuzz_commands import COMMANDS, Command
 from tests.fuzz.fuzz_report import Report
 from tests.fuzz.fuzz_seeds import Family
 from tests.fuzz.mutants import lay_out, write_job
-from tests.fuzz.save_calls import Calls
+from tests.fuzz.save_calls import ERRORS, Calls
 from tests.fuzz.verdict import STRAY, Fault, code_faults, message_faults, snapshot
 
 _OLD = b"what was here before\n"
 _OLD_FACTS = b'{"tool": "qdqtool"}\n'  # beside a cache, anything else is refused as a file of the user's
 _CLEANING = ("os.remove", "os.rmdir")  # where this fails, a temporary file cannot but stay
-Way = Literal["error", "kill"]
+_MANY = 100  # calls
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,14 @@ class SavedCommand:
             (folder / "run" / name).write_bytes(_old(name, self.outputs))
         return words
 
-    def task(self, way: Way, at: int, old: bool) -> FuzzTask:
-        """The command with an error or a kill at its call number `at`."""
+    def task(self, at: int, error: int | None, old: bool) -> FuzzTask:
+        """The command with this error at its call number `at`, or with a kill there."""
 
         def prepare(folder: Path) -> FuzzRun:
-            return FuzzRun(self.lay(folder, old), Calls(folder / "run", way, at).arm)
+            calls = Calls(folder / "run", "error", at, error) if error else Calls(folder / "run", "kill", at)
+            return FuzzRun(self.lay(folder, old), calls.arm)
 
+        way = errno.errorcode[error] if error else "kill"
         return FuzzTask(f"{self.command.name}:{way}-{at}-{self.calls[at]}{'-over' if old else ''}", prepare)
 
 
@@ -141,11 +146,15 @@ def _seen(ended: Ended) -> tuple[dict[str, str], list[str]] | None:
 
 
 def _attacked(subject: SavedCommand, place: Path, limits: Limits) -> Iterator[tuple[Ended, list[Fault]]]:
-    for at, old in itertools.product(_chosen(subject.calls), (False, True)):
+    chosen = _chosen(subject.calls)
+    for at, old in itertools.product(chosen, (False, True)):
         over = old and not any("/" in name for name in subject.outputs)  # a folder of pictures must be new
-        for ended in run_all([subject.task("error", at, over)], place, limits):
+        errors = ERRORS[subject.calls[at]]
+        if len(chosen) > _MANY:
+            errors = (errors[(2 * at + old) % len(errors)],)
+        for ended in run_all([subject.task(at, error, over) for error in errors], place, limits):
             yield ended, _after_error(subject, ended, subject.calls[at], over)
-        for ended in run_all([subject.task("kill", at, over)], place, limits):
+        for ended in run_all([subject.task(at, None, over)], place, limits):
             faults = _after_kill(subject, ended, over)
             for again in run_all([FuzzTask(ended.task.id, functools.partial(_again, ended))], place / "again", limits):
                 faults += _after_second(subject, again)
