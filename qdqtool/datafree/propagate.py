@@ -116,7 +116,10 @@ def _conv(known: KnownTensors, node: Node) -> Found:
     if weight.shape[0] % groups:
         return None
     bias = known.vector(node, 2, 0.0)
-    if bias.size not in (1, weight.shape[1] * groups if node.op == "ConvTranspose" else weight.shape[0]):
+    if bias.ndim > 1 or bias.size not in (
+        1,
+        weight.shape[1] * groups if node.op == "ConvTranspose" else weight.shape[0],
+    ):
         return None  # a bias that an operator makes: what is stored was checked when the model was opened
     if node.op == "ConvTranspose":
         overlap = float(np.prod(_ints(attribute(node, "strides")) or [1]))

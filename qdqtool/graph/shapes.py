@@ -181,12 +181,17 @@ def _all_known(view: GraphView, shapes: Mapping[str, Shape]) -> bool:
 
 
 def _lean(graph: GraphProto, inputs: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """The graph without its weights, some of its inputs with the shapes of a run."""
+    """The graph without its weights, some of its inputs with the shapes of a run.
+
+    An input with an initializer has that one's shape, whatever the file says of it.
+    """
     lean, opset = onnx.ModelProto(ir_version=8), _opset_like(graph)
     lean.opset_import.add(domain="", version=opset)
     for domain in sorted({node.domain for node in graph.node} - {"", "ai.onnx"}):
         lean.opset_import.add(domain=domain, version=1)
-    for name in ("input", "output", "value_info"):
+    stored = {tensor.name for tensor in graph.initializer} - inputs.keys()
+    lean.graph.input.extend(value for value in graph.input if value.name not in stored)
+    for name in ("output", "value_info"):
         getattr(lean.graph, name).extend(getattr(graph, name))
     for value in lean.graph.input:
         if value.name in inputs:

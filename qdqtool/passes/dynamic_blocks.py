@@ -41,7 +41,7 @@ def restore_blocks(model: Model) -> dict[str, Scale]:
     for node in view.every:
         parts = dequantizers(view, node) if node.op == DYNAMIC_FP4 else []
         level = view.array(node.inputs[1]) if parts else None
-        if level is None:
+        if level is None or level.size != 1:
             continue
         tensor = node.inputs[0]
         for part in parts:

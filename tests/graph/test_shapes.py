@@ -89,3 +89,13 @@ def test_an_empty_initializer_among_the_inputs_is_no_free_batch() -> None:
     model = model_of("g (float[N,4] x) => (float[N,4] y) <float[0] roi = {}> { y = Relu(x) }", ir=3)
     model.graph.input.append(onnx.helper.make_tensor_value_info("roi", onnx.TensorProto.FLOAT, [0]))
     assert sample_shapes(GraphView(model.graph)) == {"roi": (0,), "x": (1, 4), "y": (1, 4)}
+
+
+def test_an_initializer_has_its_own_shape_whatever_the_list_of_inputs_says() -> None:
+    """A mutant of `insert` declared a weight to be a number, and ended with exit code 70."""
+    model = model_of(
+        "g (float[1,3] x) => (float[1,4] y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}> { y = MatMul(x, w) }"
+    )
+    model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, []))
+    shapes = {"w": (3, 4), "x": (1, 3), "y": (1, 4)}
+    assert known_shapes(GraphView(model.graph)) == sample_shapes(GraphView(model.graph)) == shapes

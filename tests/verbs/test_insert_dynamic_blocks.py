@@ -150,6 +150,16 @@ def test_peel_gives_the_source_back_to_the_byte_and_refuses_a_cache(rest: Any, t
     assert not (tmp_path / "no.onnx").exists()
 
 
+def test_peel_refuses_rounded_blocks_without_a_scale() -> None:
+    """A mutant with an empty scale ended `report` with exit code 70."""
+    made = insert(network(GRAPH), data=samples(), options=NVFP4).model
+    (rounded,) = (node for node in made.graph.node if node.op_type.startswith("TRT_FP4") and node.input[0] == "x")
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((4, 0), np.float32), "none"))
+    rounded.input[1] = "none"
+    with pytest.raises(QdqError, match="makes these integers"):
+        peel(made, PeelOptions(trt_version="8.6.1"))
+
+
 def test_in_fp16_nothing_is_cast_before_blocks_are_rounded() -> None:
     made = insert(network(GRAPH), data=samples(), options=InsertOptions(PlanOptions(format="nvfp4"), rest="fp16")).model
     makers = {name: node for node in made.graph.node for name in node.output}
