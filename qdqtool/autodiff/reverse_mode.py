@@ -67,7 +67,8 @@ class _Differentiation:
 
     def _find_activity(self, nodes: Sequence[onnx.NodeProto]) -> Activity:
         def is_real(name: str) -> bool:
-            return self._value(name).kind in _CONTINUOUS
+            """Whether a gradient is asked for: of a sequence, too, which has no shape, and no rule either."""
+            return name not in self._shapes or self._value(name).kind in _CONTINUOUS
 
         return find_activity(nodes, self._forward.parameters, self._forward.loss, is_real)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import AttributeProto, TensorProto, numpy_helper
 
 from qdqtool.errors import QdqError
 from qdqtool.graph.model_file import is_unread, read_bytes, whole
@@ -39,6 +39,13 @@ BITS: dict[int, int] = {
 _STORED_TYPE = "qdqtool.stored_type"
 _EXTERNAL_TODO = "keep the data in plain files below the model's folder, as onnx.save_model writes them"
 BLOCK_BYTES = 16 << 20
+# Attributes of a Constant that hold numbers: what ONNX has them as, and what they are in memory.
+_NUMBERS = {
+    "value_float": (AttributeProto.FLOAT, np.float32),
+    "value_floats": (AttributeProto.FLOATS, np.float32),
+    "value_int": (AttributeProto.INT, np.int64),
+    "value_ints": (AttributeProto.INTS, np.int64),
+}
 _SMALL_BYTES = 1 << 20  # a weight that is not worth cutting: its magnitudes are taken at once
 
 
@@ -292,8 +299,7 @@ def constant_value(proto: onnx.NodeProto, folder: Path | None) -> np.ndarray[Any
     for item in proto.attribute:
         if item.name == "value":
             return array_of(item.t, folder) if item.t.data_type else None  # no tensor at all
-        if item.name in ("value_float", "value_floats"):
-            return np.asarray(onnx.helper.get_attribute_value(item), np.float32)
-        if item.name in ("value_int", "value_ints"):
-            return np.asarray(onnx.helper.get_attribute_value(item), np.int64)
+        kind, dtype = _NUMBERS.get(item.name, (None, None))
+        if kind == item.type:  # a local function named Constant may have it of another type
+            return np.asarray(onnx.helper.get_attribute_value(item), dtype)
     return None

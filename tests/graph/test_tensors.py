@@ -255,3 +255,8 @@ def test_an_entry_of_another_hand_does_not_change_the_type(value: str, tmp_path:
 def test_a_constant_node_without_a_tensor_has_no_value() -> None:
     node = helper.make_node("Constant", [], ["c"], value=TensorProto())
     assert constant_value(node, None) is None
+
+
+def test_a_function_named_constant_may_have_attributes_of_any_type() -> None:
+    node = helper.make_node("Constant", [], ["c"], value_float="no number")
+    assert constant_value(node, None) is None
