@@ -31,11 +31,17 @@ PLAIN = frozenset((AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRI
 
 
 class _Constants:
-    """The shapes of constants, as far as the file shows them."""
+    """The shapes of constants, and the channels of what is computed, as far as the file shows them.
 
-    def __init__(self, tensors: Mapping[str, TensorProto]) -> None:
+    Attributes:
+        shapes: of what is made of constants.
+        channels: the length of axis 1, of inputs of the graph and behind convolutions.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorProto], channels: Mapping[str, int]) -> None:
         self._tensors = tensors
         self.shapes: dict[str, Sequence[int]] = {}
+        self.channels = dict(channels)
 
     def dims(self, name: str) -> Sequence[int] | None:
         """The shape of a constant; None for what is none."""
@@ -50,13 +56,14 @@ _NO_ATTRIBUTES: _Given = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Form:
-    """What a schema says."""
+    """What a schema says; `carried` is how many inputs must have the same channels for the output to have them."""
 
     counts: tuple[int, int, int, int]
     needed: tuple[int, ...] = ()
     attributes: Mapping[str, int] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     check: _Check | None = None
+    carried: int = 0
     wrong: str = ""
 
 
@@ -73,14 +80,18 @@ class OperatorForms:
         nodes: Iterable[NodeProto],
         versions: Mapping[str, int],
         tensors: Mapping[str, TensorProto],
+        channels: Mapping[str, int] = MappingProxyType({}),
         *,
         inside: bool = False,
         holding: list[tuple[int, AttributeProto]] | None = None,
     ) -> tuple[NodeProto, str] | None:
-        """The first node that is not what ONNX says, and why, as the rest of a sentence that begins with its name."""
+        """The first node that is not what ONNX says, and why, as the rest of a sentence that begins with its name.
+
+        `tensors` are the constants by name, `channels` the lengths of axis 1 of what the graph is fed.
+        """
         found = [] if holding is None else holding
         forms: dict[str | tuple[str, str], _Form] = {}
-        constants = _Constants(tensors)
+        constants = _Constants(tensors, channels)
         for position, node in enumerate(nodes):
             key = (node.domain, node.op_type) if node.domain else node.op_type
             form = forms.get(key)
@@ -112,7 +123,12 @@ class OperatorForms:
             fault = _arity(node, form)
             if fault:
                 return fault
-        return "" if form.check is None else form.check(node, inputs, given, constants)
+        fault = "" if form.check is None else form.check(node, inputs, given, constants)
+        if form.carried and constants.channels and not fault:
+            counts = {constants.channels.get(name) for name in inputs[: form.carried]}
+            if len(counts) == 1 and (count := counts.pop()) is not None:
+                constants.channels[node.output[0]] = count
+        return fault
 
     def _attributes_of(
         self,
@@ -168,6 +184,7 @@ class OperatorForms:
             _attribute_types(schema, newest),
             frozenset(name for name, entry in schema.attributes.items() if entry.required),
             _CHECKS.get(op) if domain == "" else None,
+            _CARRIED.get(op, 0) if domain == "" else 0,
         )
 
 
@@ -265,11 +282,14 @@ def _convolution(node: NodeProto, inputs: Sequence[str], given: _Given, constant
         return _windows(given, None)
     op, groups = node.op_type, given["group"].i if "group" in given else 1
     fault = weight_fault(op, dims, groups)
+    if not fault:
+        reads, makes = (dims[1] * groups, dims[0]) if op == "Conv" else (dims[0], dims[1] * groups)
+        if constants.channels.get(inputs[0], reads) != reads:
+            return f"has a weight for {reads} channels and an input of {constants.channels[inputs[0]]}"
+        constants.channels[node.output[0]] = makes
     bias = constants.dims(inputs[2]) if len(inputs) > 2 and inputs[2] and not fault else None
-    if bias is not None:
-        outputs = dims[0] if op == "Conv" else dims[1] * groups
-        if len(bias) != 1 or bias[0] != outputs:
-            return f"has a bias of shape {list(bias)[:8]} for {outputs} channels"
+    if bias is not None and (len(bias) != 1 or bias[0] != makes):
+        return f"has a bias of shape {list(bias)[:8]} for {makes} channels"
     return fault or _windows(given, dims)
 
 
@@ -335,4 +355,14 @@ _CHECKS: dict[str, _Check] = {
     "BatchNormalization": _normalization,
     "Transpose": _transpose,
     **dict.fromkeys(("Constant", "Identity"), _remember),
+}
+# Operators whose output has the channels of these first inputs.
+_CARRIED = {
+    **dict.fromkeys(
+        ("Relu", "LeakyRelu", "PRelu", "Elu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Softplus"), 1
+    ),
+    **dict.fromkeys(("Clip", "Mish", "Gelu", "Identity", "Dropout", "Cast", *_PAIR), 1),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), 1),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"), 1),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), 2),
 }

@@ -44,6 +44,7 @@ class _NameScope:
     depth: int
     inside: bool = False  # whether this is the body of a local function, or within one
     tensors: Mapping[str, TensorProto] = field(default_factory=dict)  # name -> its weight
+    channels: Mapping[str, int] = field(default_factory=dict)  # input -> the length of its axis 1, where it has one
 
 
 def check_structure(proto: onnx.ModelProto, where: object, folder: Path | None) -> None:
@@ -197,14 +198,18 @@ def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> l
     _check_face(proto.graph, where)
     opsets = _opsets_of(proto, where)
     forms = OperatorForms(proto)
-    regions = [_region_of(proto.graph, opsets, where, folder)]
+    fed = {value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in proto.graph.input}
+    channels = {name: axes[1] for name, axes in fed.items() if len(axes) > 2 and axes[1] > 0}
+    regions = [replace(_region_of(proto.graph, opsets, where, folder), channels=channels)]
     regions += [
         _NameScope(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f, where)}, -1, -1, 0, inside=True)
         for f in proto.functions
     ]
     for index, region in enumerate(regions):  # grows while it is walked
         held: list[tuple[int, AttributeProto]] = []
-        wrong = forms.first_fault(region.nodes, region.opsets, region.tensors, inside=region.inside, holding=held)
+        wrong = forms.first_fault(
+            region.nodes, region.opsets, region.tensors, region.channels, inside=region.inside, holding=held
+        )
         for position, attribute in held:  # first of all, since a message about a form is no help where these are wrong
             for tensor in _tensors_in(attribute):
                 check_tensor(tensor, where, folder)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,32 @@ def test_a_node_of_another_form_is_refused_by_name(made: onnx.NodeProto, opset: 
 )
 def test_a_node_as_its_opset_has_it_passes(made: onnx.NodeProto, opset: int) -> None:
     check_structure(model(made, opset, o=TensorProto.INT64), "m.onnx", None)
+
+
+CHANNELS = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,{fed},8,8] x) => (float[1,C,H,W] y) {{ {body} }}"""
+
+
+@pytest.mark.parametrize(
+    ("fed", "body", "fault"),
+    [
+        (3, "y = Conv(x, w)", "Conv y has a weight for 4 channels and an input of 3"),
+        ("C", "a = Conv(x, w) b = Relu(a) y = Conv(b, w)", "Conv y has a weight for 4 channels and an input of 6"),
+        (4, "a = Conv(x, w) s = Sigmoid(a) b = Mul(a, s) y = Conv(b, w)", "for 4 channels and an input of 6"),
+        (4, "a = Conv(x, w) y = Conv<group=2>(a, deep)", "for 4 channels and an input of 6"),
+        (4, "y = ConvTranspose(x, w)", "ConvTranspose y has a weight for 6 channels and an input of 4"),
+        (4, "a = Conv(x, w) y = Conv<group=3>(a, deep)", ""),
+        (4, "a = Conv(x, w) y = ConvTranspose(a, w)", ""),
+        (4, "a = Conv(x, w) b = Concat<axis=1>(a, x) y = Conv(b, w)", ""),  # nobody counts these
+        (1, "a = Conv(x, w) b = Mul(x, a) y = Conv(b, w)", "for 4 channels and an input of 1"),
+    ],
+)
+def test_channels_are_followed_from_weight_to_weight(fed: object, body: str, fault: str) -> None:
+    made = onnx.parser.parse_model(CHANNELS.format(fed=fed, body=body))
+    for name, shape in (("w", (6, 4, 1, 1)), ("deep", (6, 2, 1, 1))):
+        made.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    with pytest.raises(QdqError, match=fault) if fault else contextlib.nullcontext():
+        check_structure(made, "m.onnx", None)
 
 
 def test_attributes_of_the_oldest_files_have_no_type() -> None:

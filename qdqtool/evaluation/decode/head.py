@@ -196,7 +196,7 @@ def joined(levels: Iterable[Candidates]) -> Candidates:
 def are_shares(values: npt.NDArray[Any]) -> bool:
     """Whether rows are what a Softmax gives; a tenth is left for what INT8 does to it."""
     with np.errstate(invalid="ignore"):  # Inf less Inf
-        close = (np.abs(values.sum(-1) - 1) < 0.1) & (values > -0.05).all(-1)
+        close = (np.abs(values.sum(-1, dtype=np.float64) - 1) < 0.1) & (values > -0.05).all(-1)
     return bool(close.mean() > 0.99)
 
 

@@ -39,3 +39,8 @@ def test_levels_stand_behind_one_another_in_their_order() -> None:
 def test_rows_without_end_are_no_shares() -> None:
     logits = np.array([[np.inf, np.inf, -np.inf]], np.float32)
     assert not are_shares(logits) and np.isnan(softmax(logits)).any()
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_whose_sum_is_beyond_float32_are_no_shares() -> None:
+    assert not are_shares(np.full((1, 2), 3e38, np.float32))
