@@ -100,17 +100,29 @@ def read_text(path: str | PathLike[str], kind: FileKind) -> str:
 
 
 def parse_json(
-    text: str, where: object, kind: FileKind, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None
+    text: str,
+    where: object,
+    kind: FileKind,
+    pairs: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    constant: Callable[[str], Any] | None = None,
 ) -> Any:
     """What a JSON text holds.
 
+    Args:
+        text: the content.
+        where: what a message names.
+        kind: what it should be.
+        pairs: makes an object of its members, as in `json.loads`.
+        constant: makes something of NaN, Infinity and -Infinity, which are numbers here though not in JSON.
+
     Raises:
-        QdqError: it is not JSON, nested too deeply, or has half of a character in it.
+        QdqError: it is not JSON, nested too deeply, or has half of a character in it; what `constant` raises a
+            ValueError for.
     """
     try:
         if _SURROGATE.search(text):
             json.dumps(json.loads(text), ensure_ascii=False).encode()  # text that could not be written again
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except RecursionError:
         raise QdqError(where, f"is not {kind.name} (JSON nested too deeply)", kind.todo) from None
     except ValueError as error:

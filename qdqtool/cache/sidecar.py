@@ -191,8 +191,12 @@ def _document(path: Path) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise QdqError(path, f"cannot be read ({error.strerror})", _TODO) from error
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)  # which could not be written again
+
     try:
-        document = parse_json(data.decode(), path, _KIND) if len(data) <= _MAX_BYTES else None
+        document = parse_json(data.decode(), path, _KIND, constant=refuse) if len(data) <= _MAX_BYTES else None
     except (UnicodeDecodeError, QdqError):
         return None
     return document if isinstance(document, dict) and document.get("tool") == _TOOL else None

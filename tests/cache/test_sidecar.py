@@ -99,7 +99,10 @@ def test_no_sidecar_is_none(cache: Path) -> None:
     assert read_sidecar(cache) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"tool": "other"}', b"\xff", b"[" * 100_000])
+NO_JSON = b'{"schema": 1, "tool": "qdqtool", "tensors": {"x": {"rule": -Infinity}}}'
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"tool": "other"}', b"\xff", b"[" * 100_000, NO_JSON])
 def test_a_file_of_others_is_none_and_stays(cache: Path, content: bytes) -> None:
     sidecar_path(cache).write_bytes(content)
     assert read_sidecar(cache) is None
