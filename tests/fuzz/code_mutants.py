@@ -126,7 +126,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def tests_of(mutant: CodeMutant, data: coverage.CoverageData) -> list[str]:
-    """Node ids of the tests that reach a line, or the file of a line that runs on import; those of its package first."""
+    """Node ids of the tests that reach a line, or the file of one that runs on import; those of its package first."""
     lines = data.contexts_by_lineno(str(mutant.path))
     found: set[str] = set(lines.get(mutant.line, ()))
     if found == {""}:
