@@ -32,6 +32,20 @@ def test_an_operator_in_float_in_one_plan_is_int8_again_in_the_next() -> None:
     assert {read.node for point in after.weights for read in point.reads} == {"a", "b", "c", "d"}
 
 
+def test_the_headline_counts_pairs_and_what_is_left_if_anything_is() -> None:
+    planner = Planner(view_of(CHAIN), PlanOptions(float_heads="none"))
+    assert planner.plan([]).headline() == "pairs on 4 activations and 1 weight"
+    assert planner.plan(["b"]).headline().endswith("and 1 weight, 1 place left in float")
+
+
+def test_a_mixed_plan_has_the_formats_that_were_decided() -> None:
+    options = PlanOptions(float_heads="none", format="mixed")
+    with pytest.raises(QdqError, match="is decided by insert alone"):
+        make_plan(view_of(CHAIN), options)
+    decided = Decisions(formats=dict.fromkeys("abcd", ("int8", "it is fast")))
+    assert {point.format.name for point in make_plan(view_of(CHAIN), options, decisions=decided).points} == {"int8"}
+
+
 def test_what_was_decided_before_stays_in_float_in_every_plan() -> None:
     planner = Planner(view_of(CHAIN), decisions=Decisions(float_layers={"c": "it loses much"}))
     for floats in (None, (), ("a",)):

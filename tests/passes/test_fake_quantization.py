@@ -163,12 +163,19 @@ def test_a_reciprocal_alone_gives_the_scale_that_it_is_the_reciprocal_of_and_a_n
     notes = write_pairs(Model(model))
     scale = next(t for t in model.graph.initializer if t.name == model.graph.node[1].input[1])
     assert numpy_helper.to_array(scale) == np.float32(1 / np.float64(CONSTANTS["r"]))
-    assert any("stores the reciprocal r" in note for note in notes)
+    assert [" ".join(note.split()[:5]) for note in notes] == [
+        "fake quantization of x written",
+        "fake quantization of x stores",
+    ]
+
+
+def test_several_chains_are_counted_beside_the_first() -> None:
+    assert write_pairs(Model(trained()))[0].startswith("fake quantization of x and of 2 more written as arithmetic")
 
 
 def test_the_lowest_integer_that_a_clip_leaves_out_comes_with_a_note() -> None:
     model = net(f"{ROUND} c = Clip(i, least, hi) y = Mul(c, s)")
-    assert any("lowest integer" in note for note in write_pairs(Model(model)))
+    assert [" ".join(note.split()[4:6]) for note in write_pairs(Model(model))] == ["written as", "leaves out"]
     assert [node.op_type for node in model.graph.node] == ["QuantizeLinear", "DequantizeLinear"]
 
 

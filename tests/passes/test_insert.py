@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import onnx
 import pytest
@@ -138,6 +140,26 @@ def test_a_scale_of_a_weight_may_be_given() -> None:
     inserted(model, scales={**table_of(plan_of(model)), "w1": given})
     view = GraphView(model.graph)
     assert pair_scale(view, view.pairs["w1"][0]).same_bits(given)
+
+
+@pytest.mark.parametrize("name", ["w1", "k"])
+def test_scales_of_a_weight_lie_along_an_axis_of_it(name: str) -> None:
+    """Of an initializer, and of a Constant node."""
+    text = (
+        TEXT
+        if name == "w1"
+        else """g (float[1,4,2,2] x) => (float[N,M,H,W] z) {
+        k = Constant<value = float[4,1,1,1] {1,2,3,4}>() z = Conv<group=4>(x, k) }"""
+    )
+    for axis, fits in ((0, True), (-4, True), (-5, False), (4, False), (2, False)):
+        model = model_of(text)
+        given = Scale.of(np.arange(1, 5) / 8, axis=axis, origin="ptq", method="mse")
+        with (
+            contextlib.nullcontext()
+            if fits
+            else pytest.raises(QdqError, match=f"4 scales along axis {axis} do not fit")
+        ):
+            inserted(model, scales={**table_of(plan_of(model)), name: given})
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

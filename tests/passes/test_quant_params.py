@@ -58,11 +58,18 @@ def test_what_keeps_the_integers_may_stand_between(middle: str) -> None:
     assert (coding.low, coding.high) == ((-127, 127) if "Clip" in middle else (-128, 127)) and coding.symmetric
 
 
+def test_a_clip_may_lack_its_upper_bound() -> None:
+    _, coding = seen("int8 o = {0}, int8 low = {-127}", "i = Clip(q, low)", "i")
+    assert (coding.low, coding.high) == (-127, 127)
+
+
 @pytest.mark.parametrize(
     ("middle", "message"),
     [
         ("i = Clip(q, low, high)", "a Clip leaves it 16 levels, from -8 to 7"),
         ("i = Cast<to=6>(q) j = Cast<to=5>(i)", "cast from int8 to int16"),
+        ("l = Identity(q) i = Clip(q, l)", "bounds of the Clip in its Q/DQ are not constants"),
+        ("l = Identity(q) i = Clip(q, low, l)", "bounds of the Clip in its Q/DQ are not constants"),
     ],
 )
 def test_fewer_levels_and_other_casts_are_refused(middle: str, message: str) -> None:

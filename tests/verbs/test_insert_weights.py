@@ -185,6 +185,16 @@ def test_what_keeps_its_weight_is_said_with_the_reason() -> None:
     assert [point.tensor for point in kept.points] == ["w1", "w3"]
 
 
+def test_a_weight_has_two_axes_and_is_the_second_input() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> net (float[2, 64, 64] x) => (float[2, 64, 64] y)
+        <float[64, 64] left = {0}, float[2, 64, 64] deep = {0}> { a = MatMul(left, x) y = MatMul(a, deep) }"""
+    found = plan(network(text), PlanOptions(format="int4", float_heads="none"))
+    assert [one.reason for one in found.refusals] == [
+        "its weight is its first input: INT4 takes two axes, as second input",
+        "its weight has 3 axes: INT4 takes two axes, as second input",
+    ]
+
+
 def test_an_old_version_another_length_and_a_search_for_layers_are_refused() -> None:
     with pytest.raises(QdqError, match=r"8\.6.*INT4"):
         insert(network(), options=InsertOptions(PlanOptions(format="int4", trt_version="8.6.1")))
