@@ -59,7 +59,8 @@ def fake_quantize(
     steps = np.broadcast_to(np.asarray(scale, np.float32), values.shape)
     for part in _blocks(made):
         levels, step = made[part], steps[part]
-        np.divide(values[part], step, out=levels)
+        with np.errstate(over="ignore"):  # what is beyond float32 saturates
+            np.divide(values[part], step, out=levels)
         levels[...] = number_format.nearest(levels) if how == "even" else rounded(levels, how)
         np.clip(levels, *map(np.float32, codes), out=levels)
         np.multiply(levels, step, out=levels)

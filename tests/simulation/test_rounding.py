@@ -61,6 +61,12 @@ def test_adding_one_half_would_be_wrong() -> None:
     assert [rounded(np.array([below]), how).tolist() for how in WAYS] == [[0], [0], [0]]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_quotient_beyond_float32_saturates_without_a_warning() -> None:
+    made = fake_quantize(np.array([3e38, -3e38], np.float32), np.float32(1e-3), "even", (-128, 127))
+    assert made.tolist() == [np.float32(127) * np.float32(1e-3), np.float32(-128) * np.float32(1e-3)]
+
+
 def test_fake_quantize_saturates_and_scales() -> None:
     scale = np.float32(0.25)
     values = np.array([-1000, -32, -31.75, 0.125, 31.75, 1000], np.float32)
