@@ -91,8 +91,9 @@ EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 70, 130, 141
 # What the system says of a path before anybody could look what is there. A missing file is each reader's own matter.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _TMPDIR = "TMPDIR"
-_REFUSED_PATHS = _FULL | {
-    errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EROFS,
+_PASSING = frozenset({errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.ESTALE, errno.ETIMEDOUT})
+_REFUSED_PATHS = _FULL | _PASSING | {
+    errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.EMLINK, errno.EXDEV,
 }  # fmt: skip
 
 
@@ -231,7 +232,8 @@ def _unexpected(error: Exception, *, verbose: bool, limited: bool) -> int:
     elif isinstance(error, OSError) and error.errno in _REFUSED_PATHS:
         name = None if error.filename is None else os.fsdecode(error.filename)
         if name is not None and not _is_temporary(name):
-            fault = QdqError(name, str(error.strerror), "check the path and its permissions")
+            todo = "run it again later" if error.errno in _PASSING else "check the path and its permissions"
+            fault = QdqError(name, str(error.strerror), todo)
         elif name is not None or error.errno in _FULL:  # writing to an open file has no name
             fault = _full_temporary(f"cannot be written ({error.strerror})")
     elif isinstance(error, FileNotFoundError) and _temporary() == _TMPDIR:

@@ -223,6 +223,25 @@ def test_a_full_disk_for_temporary_files_is_2_and_names_none_of_them(
     assert "x1y2" not in said.err
 
 
+@pytest.mark.parametrize(
+    ("number", "todo"),
+    [
+        (errno.EACCES, "check the path and its permissions"),
+        (errno.EMLINK, "check the path and its permissions"),
+        (errno.EBUSY, "run it again later"),
+        (errno.EMFILE, "run it again later"),
+    ],
+)
+def test_what_the_system_says_of_a_path_is_2_and_names_it(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, todo: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, "no words", "work/command")
+
+    monkeypatch.setattr("qdqtool.verbs.insert.insert", fail)
+    refused(run(capsys, "insert", write_net(tmp_path)), "work/command: no words", todo)
+
+
 def test_no_folder_for_temporary_files_is_2_and_names_the_variable(
     capsys: Capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
