@@ -198,9 +198,11 @@ def _regions_of(proto: onnx.ModelProto, where: object, folder: Path | None) -> l
     _check_face(proto.graph, where)
     opsets = _opsets_of(proto, where)
     forms = OperatorForms(proto)
-    fed = {value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in proto.graph.input}
-    channels = {name: axes[1] for name, axes in fed.items() if len(axes) > 2 and axes[1] > 0}
-    regions = [replace(_region_of(proto.graph, opsets, where, folder), channels=channels)]
+    top = _region_of(proto.graph, opsets, where, folder)
+    fed = [value for value in proto.graph.input if value.name not in top.tensors]
+    sizes = {value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in fed}
+    channels = {name: axes[1] for name, axes in sizes.items() if len(axes) > 2 and axes[1] > 0}
+    regions = [replace(top, channels=channels)]
     regions += [
         _NameScope(f.node, f.input, (), f.output, {**opsets, **_opsets_of(f, where)}, -1, -1, 0, inside=True)
         for f in proto.functions
