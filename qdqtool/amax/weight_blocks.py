@@ -164,7 +164,8 @@ class BlockLayout:
 def _product(moments: Float32, error: Float32) -> Float32:
     """`moments @ error`, some columns at a time: a larger product is spread over threads, which take more than it."""
     width = max(1, _ONE_THREAD // moments.size)
-    parts = [moments @ error[:, begin : begin + width] for begin in range(0, error.shape[1], width)]
+    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 is refused, or tells no scales apart
+        parts = [moments @ error[:, begin : begin + width] for begin in range(0, error.shape[1], width)]
     return np.concatenate(parts, axis=1)
 
 
@@ -195,7 +196,7 @@ class Moments:
 
     @property
     def is_finite(self) -> bool:
-        """Whether no NaN and no Inf was counted."""
+        """Whether no NaN, no Inf and no value with a square beyond float32 was counted."""
         return bool(np.isfinite(self._halves).all())
 
     @property

@@ -69,7 +69,8 @@ def counted_moments(
                     moments = found.setdefault(one, Moments(rows.shape[-1], one.block))
                     moments.add(np.asarray(rows, np.float32))
                     if not moments.is_finite:
-                        raise QdqError(name, "holds NaN or Inf", "leave that sample out, or look at the weights")
+                        reason = "holds NaN or Inf, or values whose squares are beyond float32"
+                        raise QdqError(name, reason, "leave that sample out, or look at the weights")
             drawn.advance()
     if not samples:
         raise QdqError("data", "gives no samples", "calibration needs data")

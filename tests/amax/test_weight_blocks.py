@@ -113,3 +113,10 @@ def test_moments_do_not_depend_on_how_rows_come_and_stay_as_large() -> None:
     assert parts.sums.shape == (4, 16, 16)
     flat = rows.reshape(-1, 64)[:, 16:32].astype(np.float64)
     np.testing.assert_allclose(whole.sums[1], flat.T @ flat, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_whose_squares_are_beyond_float32_are_not_finite_and_no_warning() -> None:
+    seen = Moments(32, 32)
+    seen.add(np.full((2, 32), 1e30, np.float32))
+    assert not seen.is_finite
