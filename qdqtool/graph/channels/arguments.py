@@ -24,13 +24,15 @@ def integers(node: Node, index: int, name: str, values: Values) -> list[int] | N
 
 
 def slices_of(node: Node, values: Values) -> list[tuple[int, int, int, int]] | None:
-    """(axis, start, end, step) of a Slice, each as the node says it; None where not known."""
+    """(axis, start, end, step) of a Slice, each as the node says it; None where not known, or not as many of each."""
     lists = [integers(node, i + 1, n, values) for i, n in enumerate(("starts", "ends", "axes", "steps"))]
     starts, ends, axes, steps = lists
     if starts is None or ends is None or axes is None or steps is None:
         return None
-    rows = zip(axes or range(len(starts)), starts, ends, steps or [1] * len(starts), strict=True)
-    return [(axis, start, end, step) for axis, start, end, step in rows]
+    axes, steps = axes or list(range(len(starts))), steps or [1] * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return None
+    return list(zip(axes, starts, ends, steps, strict=True))
 
 
 def permutation(node: Node, rank: int | None) -> list[int] | None:

@@ -25,6 +25,8 @@ def sliced(node: str) -> GraphView:
         ("Slice(x, first, ends, axes, steps)", [(1, 0, 2, 1), (-1, -3, 9, 2)]),
         ("Slice<starts=[0,-3], ends=[2,9], axes=[1,-1]>(x)", [(1, 0, 2, 1), (-1, -3, 9, 1)]),
         ("Slice<starts=[0,-3], ends=[2,9]>(x)", [(0, 0, 2, 1), (1, -3, 9, 1)]),
+        ("Slice<starts=[0,-3], ends=[2,9], axes=[1]>(x)", None),
+        ("Slice<starts=[0,-3], ends=[2]>(x)", None),
         ("Slice(x, n, ends)", None),
         ("Slice(x, first, n)", None),
         ("Slice(x, first, ends, n)", None),
