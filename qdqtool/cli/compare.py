@@ -7,7 +7,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from qdqtool.cli.data import add_data_arguments, data_options_from
-from qdqtool.cli.decode_options import add_reading_arguments, draw_asked, drawn_json, drawn_lines
+from qdqtool.cli.decode_options import add_reading_arguments, check_drawing, draw_asked, drawn_json, drawn_lines
 from qdqtool.cli.output import print_json, print_lines, warn
 from qdqtool.cli.report_option import add_report_argument, check_report, write_report
 
@@ -35,9 +35,10 @@ def run(args: argparse.Namespace) -> int:
     from qdqtool.verbs.compare import CompareOptions, compare
 
     check_report(args, args.reference, args.other, args.names)
-    drawn = draw_asked(args, (args.reference, args.other))
+    check_drawing(args)
     options = CompareOptions(args.tensors, provider=args.provider, progress=False if args.quiet else None)
     result = compare(args.reference, args.other, args.data, options, data_options_from(args))
+    drawn = draw_asked(args, (args.reference, args.other))
     for name in result.broken:
         warn(f"{name}: NaN or Inf in only one of the models", args)
     if args.json:

@@ -38,22 +38,30 @@ def infer_options_from(args: argparse.Namespace) -> InferOptions:
     return options_from(InferOptions, args, reading=reading, progress=False if args.quiet else None)
 
 
+def check_drawing(args: argparse.Namespace) -> None:
+    """Refuse options of pictures where neither --draw nor --report asks for some.
+
+    Raises:
+        QdqError: there is one.
+    """
+    if args.draw is not None or args.report is not None:
+        return
+    ungiven = argparse.ArgumentParser()
+    add_reading_arguments(ungiven)
+    for name, default in vars(ungiven.parse_args([])).items():
+        if getattr(args, name) != default:
+            raise QdqError(f"--{name}", "is for pictures, and --draw is not given", "add --draw OUT, or leave it out")
+
+
 def draw_asked(args: argparse.Namespace, models: tuple[str, str]) -> DrawnDifferences | None:
     """Draw what two models find where --draw says so.
 
     Raises:
-        QdqError: options of the drawing without --draw; what `draw_differences` refuses.
+        QdqError: what `draw_differences` refuses.
     """
     from qdqtool.verbs.compare_pictures import DrawOptions, draw_differences
 
     if args.draw is None:
-        ungiven = argparse.ArgumentParser()
-        add_reading_arguments(ungiven)
-        for name, default in vars(ungiven.parse_args([])).items():
-            if args.report is None and getattr(args, name) != default:
-                raise QdqError(
-                    f"--{name}", "is for pictures, and --draw is not given", "add --draw OUT, or leave it out"
-                )
         return None
     options = DrawOptions(infer_options_from(args))
     return draw_differences(models, args.data, args.draw, options, data_options_from(args))

@@ -61,4 +61,5 @@ def test_what_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     refused(run(capsys, *WORDS, "--force"), "--force: ", "; add --draw")
     refused(run(capsys, *WORDS, "--draw", "data"), "data", "holds the input")
     refused(run(capsys, *WORDS, "--draw", "out", "--decoder", "ssd"), "--decoder ssd: ", "outputs")
+    refused(run(capsys, *WORDS, "--draw", "out", "--tensors", "nan"), "--tensors nan: ", "share no tensor's name")
     assert contents(folder) == before
