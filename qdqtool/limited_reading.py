@@ -116,8 +116,7 @@ def parse_json(
         constant: makes something of NaN, Infinity and -Infinity, which are numbers here though not in JSON.
 
     Raises:
-        QdqError: it is not JSON, nested too deeply, or has half of a character in it; what `constant` raises a
-            ValueError for.
+        QdqError: it is not JSON, nested too deeply, or has half of a character; or `constant` raises a ValueError.
     """
     try:
         if _SURROGATE.search(text):

@@ -164,7 +164,7 @@ class BlockLayout:
 def _product(moments: Float32, error: Float32) -> Float32:
     """`moments @ error`, some columns at a time: a larger product is spread over threads, which take more than it."""
     width = max(1, _ONE_THREAD // moments.size)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 is refused, or tells no scales apart
+    with np.errstate(over="ignore", invalid="ignore"):  # callers refuse an overflow, or it never wins
         parts = [moments @ error[:, begin : begin + width] for begin in range(0, error.shape[1], width)]
     return np.concatenate(parts, axis=1)
 

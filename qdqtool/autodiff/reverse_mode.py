@@ -67,7 +67,7 @@ class _Differentiation:
 
     def _find_activity(self, nodes: Sequence[onnx.NodeProto]) -> Activity:
         def is_real(name: str) -> bool:
-            """Whether a gradient is asked for: of a sequence, too, which has no shape, and no rule either."""
+            """Whether a gradient passes. A sequence has no shape; it counts, so that it is refused by name."""
             return name not in self._shapes or self._value(name).kind in _CONTINUOUS
 
         return find_activity(nodes, self._forward.parameters, self._forward.loss, is_real)

@@ -30,7 +30,7 @@ PLAIN = frozenset((AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRI
 )
 
 
-class _Constants:
+class _Known:
     """The shapes of constants, and the channels of what is computed, as far as the file shows them.
 
     Attributes:
@@ -50,13 +50,13 @@ class _Constants:
 
 
 _Given = Mapping[str, AttributeProto]  # the attributes of a node
-_Check = Callable[[NodeProto, Sequence[str], _Given, _Constants], str]  # a node, its inputs, ...
+_Check = Callable[[NodeProto, Sequence[str], _Given, _Known], str]  # a node, its inputs, ...
 _NO_ATTRIBUTES: _Given = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What a schema says; `carried` is how many inputs must have the same channels for the output to have them."""
+    """What a schema says. The output has the channels of the first `carried` inputs, where these agree."""
 
     counts: tuple[int, int, int, int]
     needed: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class OperatorForms:
         """
         found = [] if holding is None else holding
         forms: dict[str | tuple[str, str], _Form] = {}
-        constants = _Constants(tensors, channels)
+        constants = _Known(tensors, channels)
         for position, node in enumerate(nodes):
             key = (node.domain, node.op_type) if node.domain else node.op_type
             form = forms.get(key)
@@ -106,7 +106,7 @@ class OperatorForms:
         self,
         node: NodeProto,
         form: _Form,
-        constants: _Constants,
+        constants: _Known,
         inside: bool,
         position: int,
         holding: list[tuple[int, AttributeProto]],
@@ -237,7 +237,7 @@ def weight_fault(op: str, dims: Sequence[int], groups: int = 1) -> str:
     return ""
 
 
-def _remember(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _remember(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     """The shape of a Constant, and of what is made of a constant without changing its shape."""
     for entry in node.metadata_props:  # where insert leaves its trace
         if not (isinstance(entry.key, str) and isinstance(entry.value, str)):
@@ -252,7 +252,7 @@ def _remember(node: NodeProto, inputs: Sequence[str], given: _Given, constants: 
     return ""
 
 
-def _pair(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _pair(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     """Q and DQ: a scale and a zero point that hold something, as many of one as of the other or one for all."""
     scale = constants.dims(inputs[1])
     zero = constants.dims(inputs[2]) if len(inputs) > 2 else None
@@ -266,7 +266,7 @@ def _pair(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Con
     return (given and _type_fault(given)) or _remember(node, inputs, given, constants)
 
 
-def _product(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _product(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     """Gemm and MatMul."""
     for name in inputs[:2] if node.op_type == "MatMul" else inputs[1:2]:
         dims = constants.dims(name)
@@ -276,7 +276,7 @@ def _product(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _
     return ""
 
 
-def _convolution(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _convolution(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     dims = constants.dims(inputs[1])
     if dims is None:
         return _windows(given, None)
@@ -293,7 +293,7 @@ def _convolution(node: NodeProto, inputs: Sequence[str], given: _Given, constant
     return fault or _windows(given, dims)
 
 
-def _pooling(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _pooling(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     return _windows(given, None)
 
 
@@ -315,7 +315,7 @@ def _windows(given: _Given, weight: Sequence[int] | None) -> str:
     return f"has kernel_shape {kernel[:8]}" if kernel and min(kernel) < 1 else ""
 
 
-def _normalization(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _normalization(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     shapes = [list(dims) for dims in map(constants.dims, inputs[1:5]) if dims is not None]
     if any(len(dims) != 1 or dims != shapes[0] for dims in shapes):
         shown = ", ".join(str(dims[:8]) for dims in shapes)
@@ -323,7 +323,7 @@ def _normalization(node: NodeProto, inputs: Sequence[str], given: _Given, consta
     return ""
 
 
-def _typed(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _typed(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     """Cast and kin name an element type; a Cast does not change the shape of its input."""
     return _type_fault(given) or (_remember(node, inputs, given, constants) if node.op_type == "Cast" else "")
 
@@ -336,7 +336,7 @@ def _type_fault(given: _Given) -> str:
     return ""
 
 
-def _transpose(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Constants) -> str:
+def _transpose(node: NodeProto, inputs: Sequence[str], given: _Given, constants: _Known) -> str:
     perm = list(given["perm"].ints) if "perm" in given else []
     return "" if sorted(perm) == list(range(len(perm))) else f"has perm {perm[:8]}, which is not a permutation"
 
@@ -356,7 +356,7 @@ _CHECKS: dict[str, _Check] = {
     "Transpose": _transpose,
     **dict.fromkeys(("Constant", "Identity"), _remember),
 }
-# Operators whose output has the channels of these first inputs.
+# Operator -> how many of its first inputs give the output its channels.
 _CARRIED = {
     **dict.fromkeys(
         ("Relu", "LeakyRelu", "PRelu", "Elu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Softplus"), 1
