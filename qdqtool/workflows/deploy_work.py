@@ -159,7 +159,10 @@ def unfinished(output: Path, staging: Path, verb: Literal["deploy", "improve"] =
             raise
     finally:
         os.close(handle)
-    place.rename(staging / "work")
+    try:
+        place.rename(staging / "work")
+    except OSError:  # the output may be in its place already
+        _remove(place)
 
 
 def _hold(place: Path, output: Path, verb: str) -> int:

@@ -21,6 +21,7 @@ from qdqtool import DeployOptions, deploy
 from qdqtool.cli.commands import Commands
 from qdqtool.cli.main import main
 from qdqtool.errors import QdqError
+from qdqtool.workflows.deploy_work import unfinished
 from qdqtool.workflows.judge import Judge
 from tests.cli.command import contents
 from tests.workflows.deploy_net import write_net
@@ -202,3 +203,17 @@ def test_killed_at_random_moments_the_results_are_the_same(here: Path, tmp_path:
     if not (tmp_path / "parts" / "out").exists():
         assert start(tmp_path / "parts").wait() == 0
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_work_that_cannot_be_moved_away_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`improve` ended with exit code 2 there, after it had written its file."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    with unfinished(tmp_path / "out.onnx", staging, "improve") as work:
+        work.folder("tried")
+        monkeypatch.setattr(Path, "rename", refuse)
+    assert [path.name for path in tmp_path.iterdir()] == ["staging"]
